@@ -182,10 +182,10 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
     is_wide = bool(options.get("wide"))
     statement = arguments.setdefault("sql", base.manifest.sql if base.manifest is not None else None)
     is_table = base.key is not None or has_time or statement is not None
-    found = find_sources(source, csv=csv, table=is_table, wide=is_wide)
-    if isinstance(found[0], StreamSource):
-        source = found[0]  # its stream is open
-    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(csv=csv))
+    sources = find_sources(source, csv=csv, table=is_table, wide=is_wide)
+    if isinstance(sources[0], StreamSource):
+        source = sources[0]  # its stream is open
+    result = sources[0] if statement is None else SqlSource(statement, sources, PackOptions(csv=csv))
     try:
         names = result.schema().names
     except OptionError as error:
@@ -250,23 +250,23 @@ def _check_columns(base: Store, part: Store) -> None:
     """Refuse new rows whose columns the store cannot hold as they are."""
     problems = []
     for name, column in base.schema.items():
-        found = part.schema.get(name)
-        if found is None and name == base.key:
+        new = part.schema.get(name)
+        if new is None and name == base.key:
             continue
-        if found is None:
+        if new is None:
             if column.level == "step":
                 problems.append(f"there is no column {name!r}")
             elif column.kind == "number" and column.dtype is not None and column.dtype.kind != "f":
                 problems.append(f"there is no column {name!r}, and {column.label} cannot be missing")
-        elif (found.level, found.kind, found.dtype, found.width) != (column.level, column.kind, column.dtype, column.width):
-            problems.append(f"column {name!r} is {found.label} per {found.level}, not {column.label} per {column.level}")
-        elif found.unit != column.unit:
+        elif (new.level, new.kind, new.dtype, new.width) != (column.level, column.kind, column.dtype, column.width):
+            problems.append(f"column {name!r} is {new.label} per {new.level}, not {column.label} per {column.level}")
+        elif new.unit != column.unit:
             try:
-                convert_times(part.column(name), found.unit, column.unit, f"column {name!r}")
+                convert_times(part.column(name), new.unit, column.unit, f"column {name!r}")
             except BadValueError as error:
                 problems.append(str(error).rstrip("."))
             if name == base.key:
-                problems.append(f"the key {name!r} is {found.label}, not {column.label}")
+                problems.append(f"the key {name!r} is {new.label}, not {column.label}")
     if problems:
         raise SchemaError(f"the new rows do not fit {base.name}: {'; '.join(problems)}. Convert them, or pack all rows again.")
 

@@ -294,10 +294,10 @@ def open_shard(folder: Path, shard: Shard, what: str) -> int:
     except FileNotFoundError:
         raise StoreDamagedError(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
     try:
-        found = os.fstat(fd).st_size
-        if found != shard.num_bytes:
+        num_bytes = os.fstat(fd).st_size
+        if num_bytes != shard.num_bytes:
             raise StoreDamagedError(
-                f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
+                f"{path} has {num_bytes:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
             )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
             raise StoreDamagedError(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
@@ -315,8 +315,8 @@ def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) ->
         for i, expected in enumerate(shard.blocks):
             start = i * BLOCK_BYTES
             view = memoryview(buffer)[: min(BLOCK_BYTES, shard.values_bytes - start)]
-            found = os.preadv(fd, [view], HEADER_BYTES + start)
-            if found != len(view) or hash_block(view) != expected:
+            count = os.preadv(fd, [view], HEADER_BYTES + start)
+            if count != len(view) or hash_block(view) != expected:
                 yield i
             report(len(view))
     finally:

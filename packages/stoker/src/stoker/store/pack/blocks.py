@@ -352,8 +352,8 @@ class Shaper:
         ends = np.cumsum(counts)
 
         def keys_of(rows: Array) -> list[Any]:
-            found: list[Any] = keys.take(from_numpy(np.searchsorted(ends, rows, side="right"))).to_pylist()
-            return found
+            keys_of_rows: list[Any] = keys.take(from_numpy(np.searchsorted(ends, rows, side="right"))).to_pylist()
+            return keys_of_rows
 
         step[index] = self.local_times.to_utc(step[index], keys_of, locate)
         return step

@@ -143,8 +143,8 @@ class _BucketExchange:
             raise StoreDamagedError(f"{self.label}/{printable(name)} is missing. {_AGAIN}") from None
 
     def clear(self) -> None:
-        for found in self._bucket.find():
-            self._bucket.remove(found.name)
+        for entry in self._bucket.find():
+            self._bucket.remove(entry.name)
 
 
 Exchange = _FolderExchange | _BucketExchange

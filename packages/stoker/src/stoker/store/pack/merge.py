@@ -470,8 +470,8 @@ class _Sealer:
         if plan.grouping == "wide":
             # The name of the column; that of its file is needed only where there are several.
             files = [f"{source.name}:" if len(plan.sources) > 1 else "" for source in plan.sources]
-            found = zip(files, plan.schemas, strict=True)
-            names = (file + name for file, schema in found for name in wide_series(schema, plan.options))
+            schemas = zip(files, plan.schemas, strict=True)
+            names = (file + name for file, schema in schemas for name in wide_series(schema, plan.options))
         while part := list(itertools.islice(names, _NAMES)):
             column.append(from_texts(part))
         return self.series_entry(field, column, None)

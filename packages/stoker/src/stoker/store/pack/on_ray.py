@@ -118,8 +118,8 @@ def _absolute(source: Any) -> Any:
     """Paths that mean the same in every process."""
     if isinstance(source, str | os.PathLike):
         return source if is_url(source) else str(Path(source).absolute())
-    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
-        return [_absolute(one) for one in source]
+    if isinstance(source, list | tuple) and source and all(isinstance(path, str | os.PathLike) for path in source):
+        return [_absolute(path) for path in source]
     if isinstance(source, Files):
         return dataclasses.replace(source, source=_absolute(source.source))
     raise OptionError(

@@ -586,8 +586,8 @@ def _time_notes(run: SortedRun, plan: PackPlan, num_merged: int, num_added: int)
         notes.append(f"{num_added:,} steps of {options.freq} were missing and were added")
     time = plan.step[plan.time_index] if plan.time_index is not None else None
     if options.freq is None and time is not None and time.kind == "timestamp":
-        found = describe_irregular(run, time, plan.step.index(time))
-        notes.extend([found] if found is not None else [])
+        note = describe_irregular(run, time, plan.step.index(time))
+        notes.extend([note] if note is not None else [])
     return notes
 
 
@@ -629,7 +629,7 @@ def _still_there(source: DataSource) -> Iterator[None]:
 
 def _files_of(path: Path) -> list[Path]:
     # The lock of a store holds a process id, which is not data.
-    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.name != ".lock") if path.is_dir() else [path]
 
 
 def hash_source(source: DataSource, stopping: threading.Event) -> str | None:

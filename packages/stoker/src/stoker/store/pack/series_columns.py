@@ -88,11 +88,11 @@ def _encode_strings(field: ColumnPlan, column: pa.Array) -> SeriesColumn:
         codes = to_numpy(fill_null(column.indices.cast(pa.int64()), MISSING_CODE)).astype("<i4")
     else:
         encoded = _strings(column).dictionary_encode()
-        found = encoded.dictionary.to_pylist()
-        texts = sorted(found)
+        words = encoded.dictionary.to_pylist()
+        texts = sorted(words)
         ranks = {text: i for i, text in enumerate(texts)}
-        table = np.array([*(ranks[text] for text in found), MISSING_CODE], dtype="<i4")
-        codes = table[to_numpy(fill_null(encoded.indices, len(found)))]
+        table = np.array([*(ranks[text] for text in words), MISSING_CODE], dtype="<i4")
+        codes = table[to_numpy(fill_null(encoded.indices, len(words)))]
     if len(texts) > MAX_CATEGORIES:
         raise SourceTooLargeError(
             f"column {field.name!r} of the table has {len(texts):,} distinct strings, but categories have at most {MAX_CATEGORIES:,}. "

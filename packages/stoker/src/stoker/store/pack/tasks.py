@@ -239,7 +239,7 @@ class PackTasks:
         """The sources with the schemas of the plan; raises `SourceChangedError` where other sources are there."""
         planned = {source.key: source for source in self._tasks.sources}
         seen = _seen(listed)
-        if [one.key for one in seen] != list(planned):
+        if [now.key for now in seen] != list(planned):
             other = next((source for source, now in zip(listed, seen, strict=True) if now.key not in planned), None)
             raise SourceChangedError(
                 "the sources differ between nodes, or changed since the pack began: "
@@ -247,7 +247,7 @@ class PackTasks:
                 path=None if other is None else other.path,
             )
         schemas = [_schema(data) for data in self._tasks.schemas]
-        return [KnownSource(one, schemas[planned[there.key].schema]) for one, there in zip(listed, seen, strict=True)]
+        return [KnownSource(now, schemas[planned[there.key].schema]) for now, there in zip(listed, seen, strict=True)]
 
     def settle(self) -> TaskPlan:
         """The plan with types that hold all values, found by reading all rows."""
@@ -306,7 +306,7 @@ class PackTasks:
                     run.remove()
                 runs = [out]
             writer.drain()
-            found = {source: future.result() for source, future in hashes.items()}
+            digests = {source: future.result() for source, future in hashes.items()}
             for source in rows:
                 self._refuse_changed(source)
             result = ReadResult(
@@ -315,7 +315,7 @@ class PackTasks:
                 categories={name: file.mark() for name, file in files.items()},
                 missing=shaper.missing,
                 rows=rows,
-                hashes=found,
+                hashes=digests,
             )
             for file in files.values():
                 file.close()

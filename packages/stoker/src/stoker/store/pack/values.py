@@ -259,8 +259,8 @@ def refuse_unknown_zone(zone: str) -> None:
 
 def to_local(times: Array, unit: str, zone: str) -> Array:
     """UTC times as local ones, int64 both."""
-    found = pc.local_timestamp(pa.array(times).cast(pa.timestamp(unit, zone)))
-    return to_numpy(found.view(pa.int64()))
+    local = pc.local_timestamp(pa.array(times).cast(pa.timestamp(unit, zone)))
+    return to_numpy(local.view(pa.int64()))
 
 
 def to_utc(times: Array, unit: str, zone: str, *, ambiguous: str = "earliest", nonexistent: str = "latest") -> Array:
@@ -308,7 +308,7 @@ class LocalTimes:
 
     def _second_passes(self, times: Array, keys: list[Key], rows: Array, locate: Locate) -> Array:
         """Whether each of these times, all of which occur twice, is the second."""
-        found = np.zeros(len(times), dtype=bool)
+        is_second = np.zeros(len(times), dtype=bool)
         for i, (time, key) in enumerate(zip(times.tolist(), keys, strict=True)):
             seen = self._passes.get((key, time // _DAY))
             if seen is None:
@@ -318,12 +318,12 @@ class LocalTimes:
             else:
                 seen.is_second |= time <= seen.last
                 seen.last = time
-            found[i] = seen.is_second
+            is_second[i] = seen.is_second
         if len(self._passes) > _MAX_PASSES:
             raise SourceTooLargeError(
                 f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass Time(ambiguous='first') or 'last'."
             )
-        return found
+        return is_second
 
     def finish(self) -> None:
         """When all rows are read: a repeated hour that was passed once could be either."""
