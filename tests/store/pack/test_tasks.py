@@ -252,9 +252,8 @@ def test_tasks_of_a_store_in_object_storage(events: str, tmp_path: Path, monkeyp
 def test_negative_control_without_the_order_of_the_sources_bytes_differ(
     events: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_all = on_ray._run_all
-    backwards = lambda ray, plan, ask, run: run_all(ray, plan, ask, lambda *args: run(*args)[::-1])  # noqa: E731
-    monkeypatch.setattr(on_ray, "_run_all", backwards)
+    read_all = on_ray._read_all
+    monkeypatch.setattr(on_ray, "_read_all", lambda *args: read_all(*args)[::-1])
     pack_on_fake(events, tmp_path / "ray.stoker", series="user")
     pack(events, tmp_path / "one.stoker", series="user")
     assert contents(tmp_path / "ray.stoker") != contents(tmp_path / "one.stoker")
