@@ -116,18 +116,15 @@ class PackState:
     since_release: int = 0
 
 
-def list_sources(source: object, options: PackOptions, left_out: list[Path]) -> list[DataSource]:
-    """The sources of a pack, not inspected yet; files that are none are added to `left_out`."""
-    is_table = options.series is not None or options.time is not None or options.sql is not None
-    return find_sources(source, csv=options.csv, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits)
-
-
 def plan_pack(
     source: object, options: PackOptions, know: Callable[[list[DataSource]], list[DataSource]] = lambda listed: listed
 ) -> PackPlan:
     """Inspect all sources, and choose columns and types. `know` may replace sources by such whose schemas are known."""
     left_out: list[Path] = []
-    sources = know(list_sources(source, options, left_out))
+    is_table = options.series is not None or options.time is not None or options.sql is not None
+    sources = know(
+        find_sources(source, csv=options.csv, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits)
+    )
     if options.sql is not None:
         result = SqlSource(options.sql, sources, options)
         of_result = set(options.dtypes) - (set(sources[0].schema().names) - set(result.schema().names))

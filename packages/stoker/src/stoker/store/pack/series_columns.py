@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,9 +118,7 @@ def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callab
 
 def encode_table(table: pa.Table, dtypes: Mapping[str, str], label: str) -> list[SeriesColumn]:
     """Encode all columns of a table with a row per series."""
-    locate = partial(_row_of, label)
-    return [encode_column(name, one_array(table.column(name)), dtypes.get(name), locate) for name in table.column_names]
-
-
-def _row_of(label: str, i: int) -> str:
-    return f"row {i + 1:,} of {label}"
+    return [
+        encode_column(name, one_array(table.column(name)), dtypes.get(name), lambda i: f"row {i + 1:,} of {label}")
+        for name in table.column_names
+    ]

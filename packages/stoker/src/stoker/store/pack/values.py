@@ -247,16 +247,6 @@ class HourPass(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     first_row: str  # for the error, if there is no second pass
 
 
-def refuse_unknown_zone(zone: str) -> None:
-    """Raise `OptionError` for a name that the database of time zones does not have."""
-    try:
-        pc.assume_timezone(pa.array([0], pa.timestamp("ns")), zone)
-    except (pa.ArrowException, ValueError, TypeError):
-        raise OptionError(
-            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.", parameter="timezone"
-        ) from None
-
-
 def to_local(times: Array, unit: str, zone: str) -> Array:
     """UTC times as local ones, int64 both."""
     local = pc.local_timestamp(pa.array(times).cast(pa.timestamp(unit, zone)))
@@ -275,7 +265,13 @@ class LocalTimes:
     def __init__(self, times: Time) -> None:
         self._name, self._zone = times.column, times.timezone or "UTC"
         self._ambiguous, self._nonexistent = times.ambiguous, times.nonexistent
-        refuse_unknown_zone(self._zone)
+        try:
+            pc.assume_timezone(pa.array([0], pa.timestamp("ns")), self._zone)
+        except (pa.ArrowException, ValueError, TypeError):
+            raise OptionError(
+                f"timezone is {self._zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.",
+                parameter="timezone",
+            ) from None
         self._passes: dict[tuple[Key, int], HourPass] = {}
 
     def to_utc(self, times: Array, keys_of: Callable[[Array], list[Key]], locate: Locate) -> Array:
