@@ -51,15 +51,6 @@ def test_a_missing_key_is_named_with_its_row(tmp_path: Path, content: str, row: 
             pack(tmp_path / "a.csv", tmp_path / "out", series="k")
 
 
-def test_each_file_is_a_series(tmp_path: Path) -> None:
-    for name, rows in (("b", "1\n2\n"), ("a", "3\n"), ("c", "")):
-        (tmp_path / f"{name}.csv").write_text("x\n" + rows)
-    store = pack(str(tmp_path / "*.csv"), tmp_path / "out")
-    assert list(store.texts("series")) == ["a.csv", "b.csv", "c.csv"]
-    assert [one["x"].tolist() for one in store] == [[3], [1, 2], []]
-    assert store.key == "series"
-
-
 @pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}])
 def test_a_key_that_comes_twice_is_refused_where_rows_are_series(tmp_path: Path, limits: dict[str, int]) -> None:
     table = pa.table({"k": ["b", "a", "c", "b"], "x": [[1.0], [2.0], [3.0], [4.0]]})
