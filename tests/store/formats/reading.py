@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import threading
+import zipfile
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from stoker.store import Chunk, DataSource, RowLocation
@@ -72,3 +75,19 @@ def assert_threads_agree(source: DataSource, *, chunk_bytes: int) -> None:
 def bits(table: pa.Table) -> list[tuple[str, pa.DataType, str]]:
     """Contents to compare exactly: NaN equals NaN, and -0.0 is not 0.0."""
     return [(name, column.type, repr(column.to_pylist())) for name, column in zip(table.column_names, table.columns, strict=True)]
+
+
+def saved(array: Any) -> bytes:
+    """A `.npy` file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def archive(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    """A `.npz` file of these members."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as made:
+        for name, data in members:
+            made.writestr(name, data)
+    return file.getvalue()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import zipfile
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
+from tests.store.formats.reading import archive, assert_projects, assert_resumes, assert_threads_agree, saved, table_of
 from tests.store.shrink import shrunk
 
 from stoker import Csv
@@ -157,12 +156,6 @@ def test_all_rows_arrive_and_reading_continues_behind_every_chunk(tmp_path: Path
 # Files that are not what their name says
 
 
-def saved(array: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
 def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
     size = len(text) if length is None else length
     return b"\x93NUMPY" + bytes(version) + size.to_bytes(2 if version == (1, 0) else 4, "little") + text.encode("latin1")
@@ -170,14 +163,6 @@ def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = No
 
 def of_shape(shape: str, descr: str = "'<f8'") -> bytes:
     return header(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n")
-
-
-def archive(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as made:
-        for name, data in members:
-            made.writestr(name, data)
-    return file.getvalue()
 
 
 def flipped(data: bytes, part: bytes) -> bytes:

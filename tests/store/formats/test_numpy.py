@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.store.formats.reading import chunks_of, table_of
+from tests.store.formats.reading import archive, chunks_of, saved, table_of
 
 from stoker.errors import SourceChangedError, SourceInvalidError
 from stoker.store.formats.numpy import NpySource, NpzSource
@@ -28,12 +28,6 @@ def source(folder: Path, array: np.ndarray[Any, Any] | bytes, *, wide: bool = Fa
     else:
         np.save(path, array)
     return NpySource(path, "a.npy", wide=wide)
-
-
-def saved(array: np.ndarray[Any, Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
 
 
 def flat(table: pa.Table, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -83,20 +77,6 @@ def npz_source(folder: Path, content: bytes | dict[str, Any], *, compressed: boo
     return NpzSource(path, "a.npz")
 
 
-def member(array: np.ndarray[Any, Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def archive(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", method) as made:
-        for name, data in members:
-            made.writestr(name, data)
-    return file.getvalue()
-
-
 def test_arrays_of_one_axis_are_steps(tmp_path: Path) -> None:
     one = npz_source(tmp_path, {"x": np.array([1.5, np.nan], ">f4"), "y": np.array([True, False])})
     assert one.schema() == pa.schema([("x", pa.float32()), ("y", pa.bool_())])
@@ -106,13 +86,13 @@ def test_arrays_of_one_axis_are_steps(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_doubled_members_are_refused(tmp_path: Path) -> None:
-    data = archive(("x.npy", member(np.arange(4.0))), ("x.npy", member(np.arange(4.0))))
+    data = archive(("x.npy", saved(np.arange(4.0))), ("x.npy", saved(np.arange(4.0))))
     with pytest.raises(SourceInvalidError, match="twice"):
         npz_source(tmp_path, data).schema()
 
 
 def test_a_directory_that_lost_an_array_is_refused(tmp_path: Path) -> None:
-    data = archive(("x.npy", member(np.arange(4.0))), ("y.npy", member(np.arange(4.0))))
+    data = archive(("x.npy", saved(np.arange(4.0))), ("y.npy", saved(np.arange(4.0))))
     end = bytearray(data[-22:])
     end[12:16] = (int.from_bytes(end[12:16], "little") // 2).to_bytes(4, "little")  # the size of the directory
     with zipfile.ZipFile(io.BytesIO(data[:-22] + end)) as lenient:

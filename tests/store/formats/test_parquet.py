@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stoker import Store, pack
-from stoker.errors import SourceError, SourceInvalidError
+from stoker.errors import SourceError
 from stoker.store import Chunk, RowLocation
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.shards import MISSING_TIME
@@ -140,13 +140,3 @@ def test_without_the_checksums_damage_would_pass(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(data)
     made = ParquetSource(tmp_path / "a.parquet", "a.parquet")
     assert rows_of(chunks_of(made)) != [{"x": i / 3} for i in range(200)]
-
-
-def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "a.parquet")
-    whole = (tmp_path / "a.parquet").read_bytes()
-    cuts = [whole[:length] for length in (1, 8, len(whole) // 2, len(whole) - 1)]
-    for content in (*cuts, b"not parquet at all", b"PAR1" + bytes(100) + b"PAR1"):
-        (tmp_path / "a.parquet").write_bytes(content)
-        with pytest.raises(SourceInvalidError, match=r"a.parquet is damaged or not Parquet"):
-            pack(tmp_path / "a.parquet", tmp_path / "out")

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import strategies as st
 from tests.store.formats.reading import table_of
 
-from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import AeonSource, UcrSource, is_ucr
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -32,28 +31,6 @@ def test_the_label_is_first_and_padding_is_taken_off(tmp_path: Path) -> None:
     table = table_of(one)
     assert table.column("label").to_pylist() == ["1", "-1", "2"]
     assert repr(table.column("value").to_pylist()) == "[[0.5, nan, 2.0], [3.0], []]"
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (b"", SourceEmptyError, "is empty"),
-        (b"\n\n", SourceEmptyError, "blank lines"),
-        (b"time\tvalue\n1\t2\n", SourceInvalidError, "Is it a table"),
-        (b"1,2,3\n", SourceInvalidError, "Is it a table"),
-        (b"1\t2\t3\n1\t2\n", SourceInvalidError, "line 2 .* 2 fields found, 3 expected"),
-        (b"1\t2\t3\n\t2\t3\n", SourceInvalidError, "line 2 .* the label is empty"),
-        (b"1\t2\t3\n\n1\tx\t3\n", SourceInvalidError, "line 3 .* 'x' is not numeric"),
-        (b"1\t2\t3\n1\t1,5\t3\n", SourceInvalidError, "line 2 .* '1,5' is not numeric"),
-        (b"1\t2\t3\n\xff\t2\t3\n", SourceInvalidError, "line 2"),
-        (b"1\t2\n1\t9007199254740993\n", SourceInvalidError, "line 2 .* cannot hold exactly"),
-        (b"\x93NUMPY\x01\x00", SourceInvalidError, "a.tsv"),
-    ],
-)
-def test_odd_files_are_named_with_their_line(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as raised:
-        table_of(source(tmp_path, content))
-    assert "a.tsv" in str(raised.value)
 
 
 @pytest.mark.parametrize(

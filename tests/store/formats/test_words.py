@@ -10,7 +10,7 @@ import pytest
 from tests.store.shrink import shrunk
 
 import stoker
-from stoker.errors import BadValueError, SchemaError, SourceError
+from stoker.errors import BadValueError, SourceError
 from stoker.store.formats import csv as csv_format
 
 NUMBERS = [f"{i}.5" for i in range(400)]
@@ -62,16 +62,6 @@ def test_the_advice_works(tmp_path: Path) -> None:
     assert stoker.pack(path, tmp_path / "words", dtype={"x": "category"}).schema["x"].kind == "category"
 
 
-def test_numbers_with_a_decimal_comma_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("id;x\n" + "".join(f"{i};{i},5\n" for i in range(50)))
-    with pytest.raises(BadValueError) as error:
-        stoker.pack(path, tmp_path / "out")
-    assert (error.value.column, error.value.row) == ("x", 1)
-    assert "Csv(decimal=',')" in str(error.value)
-    assert stoker.pack(path, tmp_path / "out", csv=stoker.Csv(decimal=","))[0]["x"][-1] == 49.5
-
-
 @pytest.mark.parametrize("word", ["0x1F", "0XAB", "nan(5)", "NaN(0)", "1_000", "1,5e"])
 @pytest.mark.parametrize("row", [1, 5, 390])
 def test_what_only_arrow_reads_as_a_number_is_a_word(tmp_path: Path, word: str, row: int) -> None:
@@ -121,24 +111,6 @@ def test_words_that_are_most_of_the_rows_do_not_hide_many_numbers(tmp_path: Path
 @pytest.mark.parametrize("values", [["on", "off", "on"], ["a", "b", "1"], ["A1", "B2", "2024"], ["12:30h", "off", "1.2.3"]])
 def test_columns_of_words_are_categories(tmp_path: Path, values: list[str]) -> None:
     assert stoker.pack(write(tmp_path, ".csv", values), tmp_path / "out").schema["x"].kind == "category"
-
-
-def test_a_file_of_words_among_files_of_numbers(tmp_path: Path) -> None:
-    for name, values in (("a", ["1.5", "2.5"]), ("b", ["-", "-"]), ("c", ["3.5", "4.5"])):
-        (tmp_path / f"{name}.csv").write_text("\n".join(["x", *values]) + "\n")
-    with pytest.raises(
-        SchemaError, match=r"column 'x' of .*b.csv holds '-' in row 1 .line 2., but numbers elsewhere.*Csv.null='-'"
-    ):
-        stoker.pack(tmp_path / "*.csv", tmp_path / "out")
-    store = stoker.pack(tmp_path / "*.csv", tmp_path / "out", csv=stoker.Csv(null="-"))
-    assert store.schema["x"].missing == 2
-
-
-def test_words_among_numbers_of_a_wide_table_are_not_left_out(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("t,x,name\n1,1.5,u\n2,-,v\n3,2.5,w\n")
-    with pytest.raises(BadValueError) as error:
-        stoker.pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t")
-    assert (error.value.row, error.value.column) == (2, "x")
 
 
 @pytest.mark.parametrize(

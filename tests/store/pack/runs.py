@@ -47,11 +47,3 @@ def read(run: SortedRun) -> Series:
     ends = np.cumsum(counts).tolist()
     assert (ends[-1] if ends else 0) == run.num_steps
     return [(key, rows[end - count : end]) for key, count, end in zip(keys, counts, ends, strict=True)]
-
-
-def grouped(segments: Sequence[Segment], *, by_time: bool = False) -> Series:
-    """The slow twin: segments of equal keys joined in their order, keys sorted."""
-    groups: dict[Any, list[tuple[int, float]]] = {}
-    for key, rows in segments:
-        groups.setdefault(key, []).extend(rows)
-    return [(key, sorted(groups[key], key=lambda row: row[0]) if by_time else groups[key]) for key in sorted(groups)]

@@ -38,14 +38,6 @@ def test_keys_of_every_kind_are_sorted_and_keep_their_values(tmp_path: Path, key
     assert [one["x"].tolist() for one in store] == [[2], [1, 3]]
 
 
-def test_texts_sort_by_code_point(tmp_path: Path) -> None:
-    words = ["b", "B", "é", "\U0001f600", "\uffff", "aa", "a", "a b", "A\x00"]
-    with shrunk():
-        store = pack({"k": words, "x": list(range(9))}, tmp_path / "out", series="k")
-    assert list(store.texts("k")) == sorted(words)
-    assert [one["x"].tolist()[0] for one in store] == [words.index(word) for word in sorted(words)]
-
-
 @pytest.mark.parametrize(
     ("content", "row"), [("k,x\na,1\n,2\n", 2), ("k,x\n1,1\n2,2\n,3\n", 3), ("k,x\n" + "a,1\n" * 99 + ",1\n", 100)]
 )
@@ -57,28 +49,6 @@ def test_a_missing_key_is_named_with_its_row(tmp_path: Path, content: str, row: 
             pytest.raises(BadValueError, match=rf"the key 'k' is missing in row {row} of .*a.csv. Every row needs a key"),
         ):
             pack(tmp_path / "a.csv", tmp_path / "out", series="k")
-
-
-def test_each_file_is_a_series(tmp_path: Path) -> None:
-    for name, rows in (("b", "1\n2\n"), ("a", "3\n"), ("c", "")):
-        (tmp_path / f"{name}.csv").write_text("x\n" + rows)
-    store = pack(str(tmp_path / "*.csv"), tmp_path / "out")
-    assert list(store.texts("series")) == ["a.csv", "b.csv", "c.csv"]
-    assert [one["x"].tolist() for one in store] == [[3], [1, 2], []]
-    assert store.key == "series"
-
-
-@pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}, {"run_bytes": 200, "chunk_bytes": 100}])
-def test_rows_of_lists_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> None:
-    rng = np.random.default_rng(3)
-    keys = [f"key {i:03}" for i in rng.permutation(40).tolist()]
-    lists = [rng.normal(size=size).tolist() for size in rng.integers(0, 40, 40).tolist()]
-    table = pa.table({"k": keys, "x": pa.array(lists, pa.list_(pa.float64())), "note": [key[::-1] for key in keys]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=17)
-    with shrunk(**limits):
-        store = pack(tmp_path / "a.parquet", tmp_path / "out", series="k")
-    for key, one in zip(sorted(keys), store, strict=True):
-        assert (one["k"], one["x"].tolist(), one["note"]) == (key, lists[keys.index(key)], key[::-1])
 
 
 @pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}])
@@ -225,16 +195,6 @@ def series_of(store: Any, name: str) -> list[list[Any]]:
     rows = [one[name].tolist() for one in store]
     shown = [[None if value < 0 else texts[value] for value in row] for row in rows] if texts is not None else rows
     return [[None if isinstance(v, float) and math.isnan(v) else v for v in row] for row in shown]
-
-
-def test_a_missing_value_takes_the_last_one_before_it_in_its_series(tmp_path: Path) -> None:
-    for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
-        with shrunk(**limits):
-            store = pack(pa.table(TABLE), tmp_path / "out", replace=True, series="k", missing="ffill")
-        assert series_of(store, "x") == [[None, 2.0, 2.0], [1.0, 1.0]]
-        assert series_of(store, "n") == [[1.0, 3.0, 5.0], [None, 4.0]]
-        assert series_of(store, "w") == [["u", "u", "u"], ["v", "v"]]
-        assert (store.schema["x"].nonfinite.nan, store.schema["x"].nonfinite.first) == (1, [0, 0])
 
 
 def test_a_missing_value_is_named_where_it_is_refused(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
 
 SCRIPT = """
 import sys
-from stoker.store.pack import pack
+from stoker import pack
 store = pack(sys.argv[1], sys.argv[2], series="symbol", time="ts", missing="ffill")
 other = pack(sys.argv[1], sys.argv[2] + "2", series="mood", time="n", sort=True)
 print(store.digest, other.digest)

@@ -98,8 +98,8 @@ def test_a_merge_holds_a_part_of_each_run(tmp_path: Path, table: pa.Table, monke
 
 SCRIPT = """
 import json, pathlib, re, sys
-from stoker.store.pack import pack
-store = pack(sys.argv[1], sys.argv[2], series="k", memory="256MB", threads=2, **json.loads(sys.argv[3]))
+from stoker import Resources, pack
+store = pack(sys.argv[1], sys.argv[2], series="k", resources=Resources(memory="256MB", threads=2), **json.loads(sys.argv[3]))
 status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count the parent's memory before the exec too
 print(json.dumps({"peak": int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024, "steps": store.num_steps}))
 """

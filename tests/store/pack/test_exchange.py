@@ -25,7 +25,6 @@ def test_two_attempts_at_a_task_do_not_mix(exchange: Exchange) -> None:
     with exchange.attempt("read-0") as first, exchange.attempt("read-0") as second:
         for attempt in (first, second):
             (attempt.folder / "data").write_text(attempt.name)
-            exchange.publish(attempt)
     for attempt in (first, second):
         size = len(attempt.name)
         assert bytes(exchange.read_range(f"{attempt.name}/data", 0, size, lambda data: True)).decode() == attempt.name
@@ -35,7 +34,6 @@ def test_what_is_read_is_checked(exchange: Exchange) -> None:
     exchange.put("begun", b"")
     with exchange.attempt("read-0") as attempt:
         (attempt.folder / "data").write_bytes(b"0123456789")
-        exchange.publish(attempt)
     assert bytes(exchange.read_range(f"{attempt.name}/data", 2, 5, lambda data: bytes(data) == b"234")) == b"234"
     for start, stop, accepted in ((2, 5, False), (8, 12, True)):
         with pytest.raises(StoreDamagedError):

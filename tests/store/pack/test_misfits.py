@@ -59,7 +59,7 @@ def test_words_without_end_are_counted_up_to_a_limit_and_offered_as_words_alone(
 def test_the_line_of_a_row_is_that_of_an_editor(tmp_path: Path, suffix: str, small: bool, rng: Any) -> None:
     rows, lines = [], [] if suffix == ".jsonl" else ["x,s"]
     for i in range(60):
-        lines += [""] * int(rng.integers(0, 3))
+        lines += [rng.choice(["", "\r"])] * int(rng.integers(0, 3))
         rows.append(sum(line.count("\n") + 1 for line in lines) + 1)
         word = "a\nb" if rng.random() < 0.3 and suffix != ".jsonl" else "a"
         lines.append(json.dumps({"x": i, "s": word}) if suffix == ".jsonl" else f'{i},"{word}"')

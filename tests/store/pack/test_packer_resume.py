@@ -158,6 +158,21 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
         assert phases(again) == ["sealing"]
 
 
+@pytest.mark.promise("P3")
+def test_what_rules_have_counted_outlives_a_stop_after_the_last_merge(tmp_path: Path) -> None:
+    make, options = SHAPES["merged and regular"]
+    make(tmp_path)
+    source, whole = str(tmp_path / "*.parquet"), Reports()
+    with shrunk(**LIMITS):
+        expected = pack(source, tmp_path / "whole", progress=whole, **options)
+        with pytest.raises(Stopped):
+            pack(source, tmp_path / "out", progress=Reports(len(whole.seen) - 1), **options)
+        again = Reports()
+        assert contents(pack(source, tmp_path / "out", progress=again, **options)) == contents(expected)
+    assert any("were missing and were added" in note for note in expected.manifest.notes)
+    assert "reading" not in phases(again)
+
+
 @pytest.mark.parametrize("change", ["options", "source", "fewer sources"])
 def test_a_pack_of_something_else_begins_again(tmp_path: Path, change: str) -> None:
     make, options = SHAPES["series"]

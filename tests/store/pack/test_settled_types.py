@@ -6,21 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.store.shrink import shrunk
 
 import stoker
-from stoker.errors import BadValueError
+from stoker import pack
+from stoker.errors import BadValueError, SourceError
 from stoker.store import PackOptions, find_sources, settled_schema
 from stoker.store.formats import csv as csv_format
-
-
-@pytest.mark.parametrize(("late", "kind"), [("7", "int64"), ("2.5", "double"), ("", "double")])
-def test_the_type_is_that_of_all_rows(tmp_path: Path, late: str, kind: str) -> None:
-    (tmp_path / "a.csv").write_text("x,y\n" + "1,1\n" * 50 + f"{late},1\n")
-    sources = find_sources(tmp_path / "a.csv")
-    rows: list[int] = []
-    found = settled_schema(sources, sources[0].schema(), PackOptions(), rows.append)
-    assert [str(field.type) for field in found] == [kind, "int64"]
-    assert sum(rows) == 51
 
 
 def test_negative_control_without_gaps_integers_stay(tmp_path: Path) -> None:
@@ -38,3 +30,18 @@ def test_words_in_several_wide_tables_are_in_one_error(tmp_path: Path, monkeypat
     assert "Csv(null=['off', 'n/k'])" in str(error.value)
     store = stoker.pack(tmp_path / "*.csv", tmp_path / "out", wide=True, time="t", csv=stoker.Csv(null=["off", "n/k"]))
     assert store.schema["value"].missing == 2
+
+
+def test_types_that_differ_between_two_looks(tmp_path: Path) -> None:
+    """Text that settles as whole numbers and then holds a word."""
+    path = tmp_path / "a.csv"
+    path.write_text("x\n" + "1\n" * 100 + "2.5\n" * 100)
+
+    def meddle(phase: str, share: float, rows: int) -> None:
+        if phase == "settling types":
+            path.write_text("x\n" + "1\n" * 100 + "abc\n" * 100)
+
+    with shrunk(line_bytes=150), pytest.raises(SourceError, match=r"a\.csv") as caught:
+        pack(path, tmp_path / "out", progress=meddle)
+    assert caught.value.path == str(path)
+    assert not (tmp_path / "out").exists()

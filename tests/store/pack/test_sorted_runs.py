@@ -102,14 +102,17 @@ def test_blocks_in_order_make_one_run(tmp_path: Path, writer: BackgroundWriter, 
 
 def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
     done: list[str] = []
+    is_queued = threading.Event()
 
     def fail() -> None:
+        is_queued.wait(10)
         raise OSError("no space")
 
     def work() -> None:
         with BackgroundWriter(1000) as writer:
             writer.submit(fail)
             writer.submit(lambda: done.append("behind the error"))
+            is_queued.set()
             writer.drain()
 
     with pytest.raises(OSError, match="no space"):

@@ -38,7 +38,7 @@ def test_every_byte_that_is_read_is_verified(tmp_path: Path) -> None:
         written.finish()
         mark = written.mark()()
         written.close()
-    run = stored_run(exchange, attempt.name, mark, LAYOUT)
+    run = stored_run(exchange, attempt.name, mark, LAYOUT, {})
     path = next((tmp_path / "a.stoker.parts").rglob("run0.c1"))
     data = bytearray(path.read_bytes())
     data[128 + 3 * HASH_BYTES + 5] ^= 1

@@ -20,25 +20,6 @@ from stoker.errors import BadValueError, SchemaError, TimeOrderError
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
 
 
-@pytest.mark.parametrize("limits", [{}, SMALL, {"run_bytes": 500, "chunk_bytes": 200, "line_bytes": 100}])
-def test_each_column_of_each_file_is_a_series(tmp_path: Path, limits: dict[str, int]) -> None:
-    values = {name: np.random.default_rng(i).normal(size=(50, 2)) for i, name in enumerate(("more/b", "a"))}
-    (tmp_path / "more").mkdir()
-    for name, numbers in values.items():
-        rows = "".join(f"2020-01-01 00:{i:02}:00,{left!r},note,{right!r}\n" for i, (left, right) in enumerate(numbers.tolist()))
-        (tmp_path / f"{name}.csv").write_text("date,left,remark,right\n" + rows)
-    with shrunk(**limits):
-        store = pack(str(tmp_path / "**" / "*.csv"), tmp_path / "out", wide=True, time="date")
-    assert list(store.texts("series")) == ["a.csv:left", "a.csv:right", "more/b.csv:left", "more/b.csv:right"]
-    assert list(store.schema) == ["series", "date", "value"]
-    assert store.time == "date"
-    expected = [values[name][:, i] for name in ("a", "more/b") for i in (0, 1)]
-    for one, column in zip(store, expected, strict=True):
-        assert one["value"].tobytes() == np.ascontiguousarray(column).tobytes()
-        assert (one["date"] == np.datetime64("2020-01-01", "s").astype(int) + 60 * np.arange(50)).all()
-    assert "column 'remark' is not numeric and was left out by --wide" in store.manifest.notes
-
-
 @pytest.mark.parametrize("limits", [{}, SMALL])
 @pytest.mark.parametrize("at", [1, 29])
 def test_the_time_of_a_wide_table_must_rise(tmp_path: Path, limits: dict[str, int], at: int) -> None:

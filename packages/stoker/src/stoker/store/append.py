@@ -23,7 +23,7 @@ from stoker.store import manifest as manifests
 from stoker.store.appended import AppendedStore, Order, Overlap, PartLine, convert_times, keys_of, list_entry, places_of, read_parts
 from stoker.store.formats.csv import Csv
 from stoker.store.formats.discover import StreamSource, find_sources
-from stoker.store.manifest import WORK_NAME, ColumnEntry, Manifest, read_manifest
+from stoker.store.manifest import WORK_NAME, Manifest, read_manifest
 from stoker.store.opening import open_store
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import PackOptions, parse_dtypes, parse_names
@@ -31,7 +31,7 @@ from stoker.store.pack.packer import Progress, quiet
 from stoker.store.pack.sql import SqlSource
 from stoker.store.pack.values import show_time
 from stoker.store.pack.wide import some_names
-from stoker.store.shards import Column, NonFiniteCount, map_shard
+from stoker.store.shards import Column, NonFiniteCount, entry_of, map_shard
 from stoker.store.store import Store
 from stoker.store.writer import (
     PARTS_LIST,
@@ -182,10 +182,10 @@ def _plan(base: Store, source: object, options: Mapping[str, Any]) -> tuple[obje
     is_wide = bool(options.get("wide"))
     statement = arguments.setdefault("sql", base.manifest.sql if base.manifest is not None else None)
     is_table = base.key is not None or has_time or statement is not None
-    found = find_sources(source, csv=csv, table=is_table, wide=is_wide)
-    if isinstance(found[0], StreamSource):
-        source = found[0]  # its stream is open
-    result = found[0] if statement is None else SqlSource(statement, found, PackOptions(csv=csv))
+    sources = find_sources(source, csv=csv, table=is_table, wide=is_wide)
+    if isinstance(sources[0], StreamSource):
+        source = sources[0]  # its stream is open
+    result = sources[0] if statement is None else SqlSource(statement, sources, PackOptions(csv=csv))
     try:
         names = result.schema().names
     except OptionError as error:
@@ -250,23 +250,23 @@ def _check_columns(base: Store, part: Store) -> None:
     """Refuse new rows whose columns the store cannot hold as they are."""
     problems = []
     for name, column in base.schema.items():
-        found = part.schema.get(name)
-        if found is None and name == base.key:
+        new = part.schema.get(name)
+        if new is None and name == base.key:
             continue
-        if found is None:
+        if new is None:
             if column.level == "step":
                 problems.append(f"there is no column {name!r}")
             elif column.kind == "number" and column.dtype is not None and column.dtype.kind != "f":
                 problems.append(f"there is no column {name!r}, and {column.label} cannot be missing")
-        elif (found.level, found.kind, found.dtype, found.width) != (column.level, column.kind, column.dtype, column.width):
-            problems.append(f"column {name!r} is {found.label} per {found.level}, not {column.label} per {column.level}")
-        elif found.unit != column.unit:
+        elif (new.level, new.kind, new.dtype, new.width) != (column.level, column.kind, column.dtype, column.width):
+            problems.append(f"column {name!r} is {new.label} per {new.level}, not {column.label} per {column.level}")
+        elif new.unit != column.unit:
             try:
-                convert_times(part.column(name), found.unit, column.unit, f"column {name!r}")
+                convert_times(part.column(name), new.unit, column.unit, f"column {name!r}")
             except BadValueError as error:
                 problems.append(str(error).rstrip("."))
             if name == base.key:
-                problems.append(f"the key {name!r} is {found.label}, not {column.label}")
+                problems.append(f"the key {name!r} is {new.label}, not {column.label}")
     if problems:
         raise SchemaError(f"the new rows do not fit {base.name}: {'; '.join(problems)}. Convert them, or pack all rows again.")
 
@@ -415,15 +415,8 @@ def add_column(
                 raise StoreDamagedError(
                     f"{source / shard.file} has changed since it was written. Run `stoker inspect {source} --verify`."
                 )
-        column = ColumnEntry(
-            name=name,
-            level="step",
-            kind="number",
-            unit=None,
-            values=write_shard(path, "final.added", np.dtype(dtype), width, counted()),
-            texts=None,
-            missing=0,
-            nonfinite=tally.at(store.offsets),
-        )
-        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, column], notes=[*manifest.notes, note]))
+        values = write_shard(path, "final.added", np.dtype(dtype), width, counted())
+        column = Column(name=name, dtype=np.dtype(dtype), level="step", kind="number")
+        entry = entry_of(column, values, nonfinite=tally.at(store.offsets))
+        commit(msgspec.structs.replace(manifest, columns=[*manifest.columns, entry], notes=[*manifest.notes, note]))
     return open_store(path)

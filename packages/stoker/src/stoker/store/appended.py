@@ -221,8 +221,8 @@ def _resolve(all_rows: _Fragments, replaces: Array, base: Store, parts: list[Sto
         cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
         begins = numbers[np.concatenate([[0], cuts])]
         lengths = np.diff(np.concatenate([[0], cuts, [len(numbers)]]))
-        found = (np.full(len(begins), series), begins >= gap, np.where(begins >= gap, begins - gap, begins), lengths)
-        for column, values in zip(columns, found, strict=True):
+        runs = (np.full(len(begins), series), begins >= gap, np.where(begins >= gap, begins - gap, begins), lengths)
+        for column, values in zip(columns, runs, strict=True):
             column.append(values)
     joined = [np.concatenate(column) for column in columns]
     order = np.argsort(joined[0], kind="stable")
@@ -384,19 +384,19 @@ class AppendedStore(Store):
         return sum(self._column_bytes(name) for name in self._values) + texts + offsets
 
     def _origins(self) -> tuple[list[str], list[SourceEntry] | None]:
-        found = [store.manifest for store in (self.base, *self.parts) if store.manifest is not None]
-        notes = [note for manifest in found for note in manifest.notes]
-        return list(dict.fromkeys(notes)), [source for manifest in found for source in manifest.sources]
+        manifests_of_all = [store.manifest for store in (self.base, *self.parts) if store.manifest is not None]
+        notes = [note for manifest in manifests_of_all for note in manifest.notes]
+        return list(dict.fromkeys(notes)), [source for manifest in manifests_of_all for source in manifest.sources]
 
     def _column(self, column: Column) -> Column:
         """The schema entry of a merged column."""
-        found = [part.schema[column.name] for part in self.parts if column.name in part.schema]
+        columns = [part.schema[column.name] for part in self.parts if column.name in part.schema]
         texts = column.texts
         if column.kind == "category":
             texts = lay_texts(self._vocabulary(column.name))
         elif column.kind == "text":
             texts = lay_texts(self._strings(column))
-        merged = replace(column, texts=texts, missing=column.missing + sum(part.missing for part in found))
+        merged = replace(column, texts=texts, missing=column.missing + sum(part.missing for part in columns))
         return merged if column.dtype is None else replace(merged, nonfinite=self._nonfinite(merged))
 
     def _nonfinite(self, column: Column) -> NonFinite:
@@ -410,21 +410,17 @@ class AppendedStore(Store):
                 tally.add(from_bfloat16(piece) if column.kind == "bfloat16" else piece, first_step=row)
                 row += len(piece)
             return tally.at(layout.offsets if column.level == "step" else None)
-        counts, places = [self.base.schema[name].nonfinite], []
-        if counts[0].first is not None:
-            places.append([int(layout.base_series[counts[0].first[0]]), counts[0].first[1]])
-        done = np.zeros(layout.num_series, dtype=np.int64)
-        done[layout.base_series] = self.base.lengths
-        first = 0
-        for part in self.parts:
-            series = layout.added_series[first : first + len(part)]
-            found = part.schema[name].nonfinite
-            counts.append(found)
-            if found.first is not None:
-                place = int(series[found.first[0]])
-                places.append([place, int(done[place]) + found.first[1]])
-            done[series] += part.lengths
-            first += len(part)
+        counts, places = [], []
+        done, first = np.zeros(layout.num_series, dtype=np.int64), 0
+        series_of_all = np.concatenate([layout.base_series, layout.added_series])
+        for store in (self.base, *self.parts):
+            series, count = series_of_all[first : first + len(store)], store.schema[name].nonfinite
+            counts.append(count)
+            if count.first is not None:
+                place = int(series[count.first[0]])
+                places.append([place, int(done[place]) + count.first[1]])
+            done[series] += store.lengths
+            first += len(store)
         return NonFinite(
             nan=sum(count.nan for count in counts), inf=sum(count.inf for count in counts), first=min(places, default=None)
         )
@@ -451,8 +447,8 @@ class AppendedStore(Store):
         """The strings of a text column, one per merged series."""
         arrays = [from_texts(column.texts if column.texts is not None else [])]
         for part in self.parts:
-            found = part.schema.get(column.name)
-            is_there = found is not None or column.name == self.key
+            new = part.schema.get(column.name)
+            is_there = new is not None or column.name == self.key
             arrays.append(keys_of(part, column.name) if is_there else from_texts([""] * len(part)))
         winners = self._winners(column.name)
         taken = pa.concat_arrays([*arrays, from_texts([""])])

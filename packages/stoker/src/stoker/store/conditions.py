@@ -110,7 +110,7 @@ class _Evaluation:
         """Whether a part of the condition is true, for each series."""
         try:
             with np.errstate(all="ignore"):
-                found = np.asarray(self._value(node))
+                is_true = np.asarray(self._value(node))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # NumPy names its loops and casting rules, which say nothing about columns.
             reason = (
@@ -119,9 +119,9 @@ class _Evaluation:
                 else error
             )
             self._refuse(f"cannot be computed: {reason}")
-        if found.dtype != np.bool_:
-            self._refuse(f"uses {ast.unparse(node)!r} as a condition, but it gives {found.dtype}")
-        return found
+        if is_true.dtype != np.bool_:
+            self._refuse(f"uses {ast.unparse(node)!r} as a condition, but it gives {is_true.dtype}")
+        return is_true
 
     def _value(self, node: ast.expr) -> Any:
         match node:
@@ -139,11 +139,11 @@ class _Evaluation:
                 join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
                 return reduce(join, [self.condition(value) for value in node.values])
             case ast.Compare():
-                left, found = self._value(node.left), np.asarray(True)
+                left, holds = self._value(node.left), np.asarray(True)
                 for op, other in zip(node.ops, node.comparators, strict=True):
-                    found = found & self._compare(op, left, other)
+                    holds = holds & self._compare(op, left, other)
                     left = None if isinstance(other, ast.Tuple | ast.List) else self._value(other)
-                return found
+                return holds
         self._refuse(f"uses {ast.unparse(node)[:80]!r}; expected comparisons, arithmetic, and, or, not, in")
 
     def _compare(self, op: ast.cmpop, left: Any, other: ast.expr) -> Array:
@@ -167,8 +167,8 @@ def _compared(op: Callable[[Any, Any], Any], left: Any, right: Any) -> Array:
         if not all(isinstance(side, pa.Array | str) for side in (left, right)):
             other = np.asarray(right if isinstance(left, pa.Array) else left)
             raise TypeError(f"{other.dtype} is compared with strings")
-        found = pc.call_function(_ARROW_COMPARISONS[op], [left, right])
-        return to_numpy(pc.fill_null(found, op is operator.ne))
+        is_true = pc.call_function(_ARROW_COMPARISONS[op], [left, right])
+        return to_numpy(pc.fill_null(is_true, op is operator.ne))
     left, right = np.asarray(left), np.asarray(right)
     if left.dtype.kind == "M" and right.dtype.kind == "U":
         right = _as_time(right, left.dtype)

@@ -52,8 +52,8 @@ def columns_from_arrays(
         width = flat.shape[1] if flat.ndim == 2 else None
         tally = NonFiniteCount()
         tally.add(flat, first_step=0)
-        found = tally.at(offsets if level == "step" else None)
-        schema[name] = Column(name=name, dtype=flat.dtype, level=level, kind="number", width=width, nonfinite=found)
+        nonfinite = tally.at(offsets if level == "step" else None)
+        schema[name] = Column(name=name, dtype=flat.dtype, level=level, kind="number", width=width, nonfinite=nonfinite)
         values[name] = flat
     return schema, values, offsets
 
@@ -64,7 +64,7 @@ def _read(name: str, given: Any) -> Texts | list[Array] | Array:
         if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
             return Texts.of(given)
         is_list = isinstance(given, list | tuple) and len(given) > 0 and np.ndim(given[0]) >= 1
-        arrays = [np.asarray(one) for one in given] if is_list else [np.asarray(given)]
+        arrays = [np.asarray(row) for row in given] if is_list else [np.asarray(given)]
         for array in arrays:
             if array.ndim == 0:
                 raise ValueError(f"found {array.dtype} without an axis")
@@ -85,7 +85,7 @@ def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequen
         return counts.astype(np.int64)
     for given in columns.values():
         if _shows_series(given):
-            return np.array([len(one) for one in given], dtype=np.int64)
+            return np.array([len(row) for row in given], dtype=np.int64)
     return np.array([max(len(given) for given in columns.values())], dtype=np.int64)
 
 
@@ -96,15 +96,15 @@ def _shows_series(given: Texts | list[Array] | Array) -> bool:
 def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end: bool) -> tuple[Level, Array]:
     """All steps in one array, or one value per series; without `end_to_end`, an array is never taken for all steps."""
     if isinstance(given, list):
-        found = np.array([len(one) for one in given], dtype=np.int64)
-        if not np.array_equal(found, counts):
-            shown = f"{len(found):,} series against {len(counts):,}"
-            if len(found) == len(counts):
-                i = int(np.flatnonzero(found != counts)[0])
-                shown = f"series {i:,}: {found[i]:,} against {counts[i]:,}"
+        lengths = np.array([len(row) for row in given], dtype=np.int64)
+        if not np.array_equal(lengths, counts):
+            shown = f"{len(lengths):,} series against {len(counts):,}"
+            if len(lengths) == len(counts):
+                i = int(np.flatnonzero(lengths != counts)[0])
+                shown = f"series {i:,}: {lengths[i]:,} against {counts[i]:,}"
             raise OptionError(f"column {name!r} has other lengths than the columns before it ({shown}).", column=name)
         # An empty list has no type of its own: it must not turn the integers of the others into floats.
-        parts = [one for one in given if len(one)] or given[:1]
+        parts = [row for row in given if len(row)] or given[:1]
         if len({part.shape[1:] for part in parts}) > 1:
             raise OptionError(
                 f"column {name!r} has series of different widths: {sorted({part.shape[1:] for part in parts})[:2]}.", column=name

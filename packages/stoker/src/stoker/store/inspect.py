@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -59,10 +59,10 @@ class StoreSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        found = {name: getattr(self, name) for name in "path digest num_series num_steps num_bytes key time".split()}
-        found["lengths"] = {name: getattr(self, name) for name in ("shortest", "median", "longest")}
-        found["lengths"]["histogram"] = [asdict(length_bin) for length_bin in self.histogram]
-        found["columns"] = [
+        values = {name: getattr(self, name) for name in "path digest num_series num_steps num_bytes key time".split()}
+        values["lengths"] = {name: getattr(self, name) for name in ("shortest", "median", "longest")}
+        values["lengths"]["histogram"] = [asdict(length_bin) for length_bin in self.histogram]
+        values["columns"] = [
             {
                 "name": c.name,
                 "type": c.label,
@@ -75,9 +75,9 @@ class StoreSummary:
             for c in self.columns
         ]
         if self.num_appends:
-            found["num_appends"] = self.num_appends
-        found |= {"freq": self.freq} if self.freq is not None else {}
-        return found | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
+            values["num_appends"] = self.num_appends
+        values |= {"freq": self.freq} if self.freq is not None else {}
+        return values | {"notes": self.notes, "sources": msgspec.to_builtins(self.sources)}
 
 
 def missing_values(column: Column) -> int:
@@ -260,11 +260,6 @@ def _damages(what: str, shard: Shard, find_damage: FindDamage, count: Callable[[
     except FileNotFoundError:
         yield f"{shard.file} ({what}) is missing"
         return
-    yield from _shown(shard, what, blocks)
-
-
-def _shown(shard: Shard, what: str, blocks: Iterable[int]) -> Iterator[str]:
-    """Damaged blocks of a shard, as rows of what it holds."""
     row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
     for block in blocks:
         first = block * BLOCK_BYTES // row_bytes

@@ -76,8 +76,8 @@ class Frequency:
         month, so is the grid.
         """
         if self.nanoseconds:
-            found: Array = times[0] + index * self.nanoseconds
-            return found
+            on_grid: Array = times[0] + index * self.nanoseconds
+            return on_grid
         month, day, rest, size = month_parts(times)
         days = np.array([LAST_DAY]) if (day == size - 1).all() else day[:1]
         return month_time(month[0] + index * self.months, days, rest[0])
@@ -92,9 +92,9 @@ def parse_frequency(text: str, option: str) -> Frequency:
         >>> parse_frequency("15min", "freq").nanoseconds == 15 * 60 * 10**9, parse_frequency("q", "freq").months
         (True, 3)
     """
-    found = re.fullmatch(r"\s*(\d{0,9})\s*([a-zA-Z]+)\s*", text) if isinstance(text, str) else None
-    if found is not None and (not found[1] or int(found[1])):
-        count, unit = int(found[1] or 1), _PANDAS.get(found[2], found[2].lower())
+    match = re.fullmatch(r"\s*(\d{0,9})\s*([a-zA-Z]+)\s*", text) if isinstance(text, str) else None
+    if match is not None and (not match[1] or int(match[1])):
+        count, unit = int(match[1] or 1), _PANDAS.get(match[2], match[2].lower())
         if unit not in NANOSECONDS and unit not in _MONTHS:  # "ms" is not several "m"
             unit = _ALIASES.get(unit, _ALIASES.get(unit.removesuffix("s"), unit))
         if unit in NANOSECONDS and count * NANOSECONDS[unit] < 2**62:
@@ -116,15 +116,15 @@ def month_parts(times: Array, per_day: int = NANOSECONDS["d"]) -> tuple[Array, A
 
 def first_day(month: Array) -> Array:
     """The first day of a month, both counted since 1970."""
-    found: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return found
+    days: Array = month.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return days
 
 
 def month_time(month: Array, day: Array, rest: Array, per_day: int = NANOSECONDS["d"]) -> Array:
     """The time on a day of a month, or on its last day where it is shorter; the inverse of `month_parts`."""
     first = first_day(month)
-    found: Array = (first + np.minimum(day, first_day(month + 1) - first - 1)) * per_day + rest
-    return found
+    times: Array = (first + np.minimum(day, first_day(month + 1) - first - 1)) * per_day + rest
+    return times
 
 
 LAST_DAY = 30  # as days since the first of a month: the last day of every month
@@ -462,10 +462,10 @@ class _Rules:
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
     """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
     try:
-        found = (folder / MANIFEST_NAME).lstat()
+        stat = (folder / MANIFEST_NAME).lstat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def read_manifest(folder: Path) -> Manifest:

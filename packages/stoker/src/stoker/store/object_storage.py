@@ -53,7 +53,7 @@ def check_url(url: str) -> str:
             f"set them in the environment, like AWS_ACCESS_KEY_ID.",
             path=url,
         )
-    if not rest.strip("/") or any(ord(one) < 32 for one in rest):
+    if not rest.strip("/") or any(ord(character) < 32 for character in rest):
         raise OptionError(f"{printable(url)} names no store; expected a URL like 's3://bucket/events.stoker'.", path=url)
     return url.rstrip("/")
 
@@ -91,8 +91,8 @@ class _Obstore:
             raise OptionError(f"{url} needs the package obstore. {how_to_install('remote')}", path=url) from None
         self._library = obstore
         self._kinds = exceptions
-        asked = (os.environ.get(f"{one}_ALLOW_HTTP", "").lower() for one in ("AWS", "AZURE", "GOOGLE"))
-        allow_http = url.lower().startswith("http://") or any(one in ("1", "true") for one in asked)
+        asked = (os.environ.get(f"{name}_ALLOW_HTTP", "").lower() for name in ("AWS", "AZURE", "GOOGLE"))
+        allow_http = url.lower().startswith("http://") or any(name in ("1", "true") for name in asked)
         options: Any = {"timeout": f"{TIMEOUT_S:.0f}s", "connect_timeout": "10s", "allow_http": allow_http}
         self._prefix = ""
         try:
@@ -124,10 +124,10 @@ class _Obstore:
 
     def get(self, name: str, limit: int) -> tuple[bytes, Any]:
         def read() -> tuple[bytes, Any]:
-            found = self._library.get(self._store, self._prefix + name)
-            tag = {key: found.meta[key] for key in ("e_tag", "version") if found.meta[key] is not None}
+            response = self._library.get(self._store, self._prefix + name)
+            tag = {key: response.meta[key] for key in ("e_tag", "version") if response.meta[key] is not None}
             parts, size = [], 0
-            for part in found.stream(min_chunk_size=1 << 20):  # never more than is allowed, whatever size the server claims
+            for part in response.stream(min_chunk_size=1 << 20):  # never more than is allowed, whatever size the server claims
                 parts.append(bytes(part))
                 size += len(part)
                 if size > limit:
@@ -154,9 +154,9 @@ class _Obstore:
         folder = self._prefix + (prefix.rpartition("/")[0] if "/" in prefix else "")
 
         def read() -> list[FoundObject]:
-            return [self._found(one) for part in self._library.list(self._store, folder.strip("/") or None) for one in part]
+            return [self._found(meta) for part in self._library.list(self._store, folder.strip("/") or None) for meta in part]
 
-        return [one for one in self._named(read) if one.name.startswith(prefix)]
+        return [entry for entry in self._named(read) if entry.name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
         self._named(lambda: self._library.delete(self._store, self._prefix + name))
@@ -188,11 +188,11 @@ class _Fsspec:
 
     def find(self, prefix: str) -> list[FoundObject]:
         details = self._system.find(self._folder, detail=True)
-        found = [
-            FoundObject(path.removeprefix(self._folder).lstrip("/"), int(one.get("size") or 0), _stamp(one))
-            for path, one in details.items()
+        entries = [
+            FoundObject(path.removeprefix(self._folder).lstrip("/"), int(info.get("size") or 0), _stamp(info))
+            for path, info in details.items()
         ]
-        return [one for one in found if one.name.startswith(prefix)]
+        return [info for info in entries if info.name.startswith(prefix)]
 
     def remove(self, name: str) -> None:
         raise PermissionError("read only")
@@ -238,12 +238,12 @@ class Bucket:
 
         def read() -> Any:
             nonlocal wrong
-            found = self._backend.get_range(name, start, stop)
-            if len(found) == stop - start and is_right(found):
-                return found
+            data = self._backend.get_range(name, start, stop)
+            if len(data) == stop - start and is_right(data):
+                return data
             wrong += 1
             what = (
-                f"{len(found):,} of {stop - start:,} bytes arrived" if len(found) != stop - start else "the bytes have another hash"
+                f"{len(data):,} of {stop - start:,} bytes arrived" if len(data) != stop - start else "the bytes have another hash"
             )
             if wrong < WRONG_BYTES:
                 raise ConnectionError(what)
@@ -252,10 +252,10 @@ class Bucket:
         try:
             return self._repeated(name, read, len)
         except StorageError:
-            found = self._size_or_none(name)
-            if found is not None and found < stop:
+            num_bytes = self._size_or_none(name)
+            if num_bytes is not None and num_bytes < stop:
                 raise StoreDamagedError(
-                    f"{self.url}/{name} has {found:,} bytes, but at least {stop:,} are expected. Upload the store again."
+                    f"{self.url}/{name} has {num_bytes:,} bytes, but at least {stop:,} are expected. Upload the store again."
                 ) from None
             raise
 
@@ -315,9 +315,9 @@ class Bucket:
         for attempt in range(ATTEMPTS):
             try:
                 self._count(requests=1, retries=int(attempt > 0))
-                found = call()
-                self._count(bytes_read=num_bytes(found))
-                return found
+                answer = call()
+                self._count(bytes_read=num_bytes(answer))
+                return answer
             except FileNotFoundError:
                 raise StoreNotFoundError(f"{where} does not exist.") from None
             except FileExistsError:

@@ -173,10 +173,10 @@ class _BlockColumn:
 
 
 def _file_of(values: Array) -> CachedFile:
-    found = cached_file(values)
-    if found is None:
+    file = cached_file(values)
+    if file is None:
         raise TypeError("the column is not that of a remote store")
-    return found
+    return file
 
 
 def cached_file(values: Array) -> CachedFile | None:
@@ -191,9 +191,9 @@ def _copied(cache: BlockCache, values: Array, start: int, stop: int) -> Array:
     row_bytes = values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)
     ids = cache.table.ids(_file_of(values).file, np.array([start * row_bytes]), np.array([stop * row_bytes]))
     with cache.lease(ids):
-        found = values[start:stop].copy()
-    found.flags.writeable = False
-    return found
+        part = values[start:stop].copy()
+    part.flags.writeable = False
+    return part
 
 
 def default_cache() -> Path:

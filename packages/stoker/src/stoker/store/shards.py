@@ -31,6 +31,7 @@ from stoker.store.manifest import (
     BLOCK_BYTES,
     HEADER_BYTES,
     SHARD_NAME,
+    ColumnEntry,
     Manifest,
     NonFinite,
     Shard,
@@ -174,6 +175,22 @@ class Column:
         return f"{self.dtype}" + (f"[{self.width}]" if self.width is not None else "")
 
 
+def entry_of(
+    column: Any, values: Shard | None, texts: Text | None = None, *, missing: int = 0, nonfinite: NonFinite | None = None
+) -> ColumnEntry:
+    """The entry in a manifest of a column, or of what a pack plans to be one."""
+    return ColumnEntry(
+        name=column.name,
+        level=column.level,
+        kind=column.kind,
+        unit=column.unit,
+        values=values,
+        texts=texts,
+        missing=missing,
+        nonfinite=NonFinite(nan=0, inf=0, first=None) if nonfinite is None else nonfinite,
+    )
+
+
 # Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
 
 
@@ -277,10 +294,10 @@ def open_shard(folder: Path, shard: Shard, what: str) -> int:
     except FileNotFoundError:
         raise StoreDamagedError(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
     try:
-        found = os.fstat(fd).st_size
-        if found != shard.num_bytes:
+        num_bytes = os.fstat(fd).st_size
+        if num_bytes != shard.num_bytes:
             raise StoreDamagedError(
-                f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
+                f"{path} has {num_bytes:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
             )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
             raise StoreDamagedError(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
@@ -298,8 +315,8 @@ def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) ->
         for i, expected in enumerate(shard.blocks):
             start = i * BLOCK_BYTES
             view = memoryview(buffer)[: min(BLOCK_BYTES, shard.values_bytes - start)]
-            found = os.preadv(fd, [view], HEADER_BYTES + start)
-            if found != len(view) or hash_block(view) != expected:
+            count = os.preadv(fd, [view], HEADER_BYTES + start)
+            if count != len(view) or hash_block(view) != expected:
                 yield i
             report(len(view))
     finally:
@@ -318,6 +335,14 @@ class ColumnMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     rows: int
     blocks: list[str]
     tail: str  # hash of the last, unfinished block
+
+
+def read_into(fd: int, view: memoryview, offset: int) -> int:
+    """Fill a buffer from a file, and return how many bytes it got: fewer where the file ends."""
+    done = 0
+    while done < view.nbytes and (count := os.preadv(fd, [view[done:]], offset + done)):
+        done += count
+    return done
 
 
 def pieces(values: Array, max_bytes: int = BLOCK_BYTES) -> Iterator[Array]:
@@ -424,12 +449,8 @@ class ColumnFile:
         with naming(self.path):
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                done = 0
-                while done < view.nbytes:
-                    count = os.preadv(fd, [view[done:]], HEADER_BYTES + start * row_bytes + done)
-                    if count == 0:
-                        raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
-                    done += count
+                if read_into(fd, view, HEADER_BYTES + start * row_bytes) < view.nbytes:
+                    raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
             finally:
                 os.close(fd)
         return out if self.width is None else out.reshape(-1, self.width)

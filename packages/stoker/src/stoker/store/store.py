@@ -349,11 +349,11 @@ class Store:
         for file in files if len(files) == 1 else ():
             if isinstance(key, str) and key.startswith(f"{file}:"):
                 return self.find(key.removeprefix(f"{file}:"))
-        found = [i for i, name in enumerate(names) if name.endswith(f":{key}") and name.removesuffix(f":{key}") in files]
-        if len(found) > 1:
-            shown = ", ".join(repr(names[i]) for i in found[:3])
-            raise KeyError(f"{self.name} has {len(found):,} series named {key!r}: {shown}. Give one of these names.")
-        return found[0] if found else self._not_found(key)
+        matches = [i for i, name in enumerate(names) if name.endswith(f":{key}") and name.removesuffix(f":{key}") in files]
+        if len(matches) > 1:
+            shown = ", ".join(repr(names[i]) for i in matches[:3])
+            raise KeyError(f"{self.name} has {len(matches):,} series named {key!r}: {shown}. Give one of these names.")
+        return matches[0] if matches else self._not_found(key)
 
     def _not_found(self, key: str | int) -> NoReturn:
         column = self.schema[self.key or ""]

@@ -34,7 +34,7 @@ from stoker.store.manifest import (
     Text,
     read_manifest,
 )
-from stoker.store.shards import Column, ColumnFile, StoredColumns, map_shards, pieces
+from stoker.store.shards import Column, ColumnFile, StoredColumns, entry_of, map_shards, pieces
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")  # names of the files in a work folder
 PARTS_NAME = "parts"  # the folder of what was appended, one store each
@@ -309,16 +309,7 @@ def _entry(folder: Path, store: StoredColumns, column: Column) -> ColumnEntry:
     texts = None
     if column.texts is not None:
         texts = Text(utf8=write_array(folder, column.texts.utf8), offsets=write_array(folder, column.texts.offsets))
-    return ColumnEntry(
-        name=column.name,
-        level=column.level,
-        kind=column.kind,
-        unit=column.unit,
-        values=values,
-        texts=texts,
-        missing=column.missing,
-        nonfinite=column.nonfinite,
-    )
+    return entry_of(column, values, texts, missing=column.missing, nonfinite=column.nonfinite)
 
 
 def write_array(folder: Path, values: Array, name: str = "final.column") -> Shard:

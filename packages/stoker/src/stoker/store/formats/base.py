@@ -6,7 +6,6 @@ A source knows nothing of series, missing-value policies or stores. Its rows are
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from stoker.errors import OptionError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
 from stoker.store.arrow import from_numpy, from_texts
+from stoker.store.shards import read_into
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +349,6 @@ def inside(folder: Path, name: str, *, named_by: str) -> Path:
 
 def read_fully(fd: int, buffer: memoryview, offset: int, path: Path) -> None:
     """Fill a buffer from a file whose size was checked before."""
-    done = 0
-    while done < buffer.nbytes:
-        count = os.preadv(fd, [buffer[done:]], offset + done)
-        if count == 0:
-            raise SourceChangedError(f"{path} changed while it was read: it now ends at byte {offset + done:,}.", path=path)
-        done += count
+    done = read_into(fd, buffer, offset)
+    if done < buffer.nbytes:
+        raise SourceChangedError(f"{path} changed while it was read: it now ends at byte {offset + done:,}.", path=path)

@@ -385,7 +385,10 @@ class CsvSource(TextSource):
             chunk, misfits = task(), []
             for name, kind in types.items():
                 column = pc.fill_null(chunk.table.column(name), "")
-                for text in self._misfits(self._suspects(column.unique(), kind).to_pylist(), kind):
+                texts = column.unique()
+                if pa.types.is_floating(kind):  # only what does not look like a number is tried
+                    texts = texts.filter(pc.invert(meanings(texts, decimal=self._given.decimal)["numbers"]))
+                for text in self._misfits(texts.to_pylist(), kind):
                     misfits.append((name, chunk.begin.row + pc.index(column, text).as_py() + 1, text))
             yield chunk.end.position - chunk.begin.position, misfits
 
@@ -394,12 +397,6 @@ class CsvSource(TextSource):
         return self._line_of(
             row, layout.data_start, layout.num_lines, quote=given.quote, escape=given.escape or "", encoding=given.encoding
         )
-
-    def _suspects(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        """The strings that may not be of a type: for numbers all that do not look like one, so that few are tried."""
-        if not pa.types.is_floating(kind):
-            return texts
-        return texts.filter(pc.invert(meanings(texts, decimal=self._given.decimal)["numbers"]))
 
     def _misfits(self, texts: list[str], kind: pa.DataType) -> list[str]:
         """The strings that are not of a type, found by halving."""

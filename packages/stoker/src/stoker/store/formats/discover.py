@@ -163,16 +163,16 @@ def _resolve(given: str, left_out: list[Path]) -> list[Path]:
         return [path]
     if not glob.has_magic(given):
         raise SourceNotFoundError(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
-    found: list[Path] = []
+    paths: list[Path] = []
     for match in sorted(Path(match) for match in glob.glob(given, recursive=True)):
         if match.is_dir():
             with contextlib.suppress(SourceEmptyError):  # a folder among others may be empty
-                found.extend(_walk(match, left_out))
+                paths.extend(_walk(match, left_out))
         else:
-            found.append(match)
-    if not found:
+            paths.append(match)
+    if not paths:
         raise SourceNotFoundError(f"no file matches {given!r} (looked in {Path.cwd()}).")
-    return found
+    return paths
 
 
 def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
@@ -180,7 +180,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
     if _is_dataset(folder):
         left_out.extend(_beside(folder))
         return [folder]
-    found: list[Path] = []
+    paths: list[Path] = []
     others: list[Path] = []
     for root, folders, names in os.walk(folder, onerror=_refuse_unlistable):
         folders.sort()
@@ -189,7 +189,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
             if _is_store(path):
                 folders.remove(name)  # a store beside its sources is a result, not a source
             elif _is_dataset(path):
-                found.append(path)
+                paths.append(path)
                 folders.remove(name)
                 left_out.extend(_beside(path))
             elif path.is_symlink():
@@ -197,12 +197,12 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
                     f"{path} is a link to a folder, which is not followed. Pass its target as a source, or remove it."
                 )
         for name in sorted(names):
-            (found if suffix_of(Path(name)) in SUFFIXES else others).append(Path(root, name))
-    if not found:
+            (paths if suffix_of(Path(name)) in SUFFIXES else others).append(Path(root, name))
+    if not paths:
         seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
         raise SourceEmptyError(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
     left_out.extend(others)
-    return sorted(found)
+    return sorted(paths)
 
 
 def _beside(folder: Path) -> list[Path]:
@@ -345,8 +345,8 @@ def _table(given: Any) -> pa.Table:
         given = frame.reset_index(drop=not is_data).rename(columns=str)
     # All that speaks the Arrow PyCapsule interface. Stores and polars have `to_arrow`: it also turns the string views of polars,
     # which the compute functions of Arrow do not know, into strings.
-    found = given.to_arrow() if hasattr(given, "to_arrow") else pa.table(given)
-    return found if isinstance(found, pa.Table) else pa.table({given.name or "value": found})
+    table = given.to_arrow() if hasattr(given, "to_arrow") else pa.table(given)
+    return table if isinstance(table, pa.Table) else pa.table({given.name or "value": table})
 
 
 # Streams: made batch by batch while they are packed.

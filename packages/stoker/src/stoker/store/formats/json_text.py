@@ -21,11 +21,11 @@ Types = Mapping[str, pa.DataType]
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; a repeated key is an error."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    row = dict(pairs)
+    if len(row) != len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
-    return found
+    return row
 
 
 def keys_of(text: bytes, *, top_level: bool = False) -> Iterator[bytes]:
@@ -154,8 +154,8 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
     if is_list(kind):
         if not isinstance(value, list):
             raise JsonTypeError(column, value, "a list")
-        for one in value:
-            check(column, one, kind.value_type)
+        for element in value:
+            check(column, element, kind.value_type)
         return
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     expected: Any = bool if pa.types.is_boolean(kind) else int | float if number else dict if pa.types.is_struct(kind) else str
@@ -186,11 +186,11 @@ def _type_of(value: Any) -> pa.DataType:
     """The type of one value alone; of mixed lists, that of the first elements."""
     if isinstance(value, list):
         kind = pa.null()
-        for one in value:
-            kind = _merged(kind, _type_of(one)) or kind
+        for element in value:
+            kind = _merged(kind, _type_of(element)) or kind
         return pa.list_(kind)
     if isinstance(value, dict):
-        return pa.struct([(name, _type_of(one)) for name, one in value.items()])
+        return pa.struct([(name, _type_of(element)) for name, element in value.items()])
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):

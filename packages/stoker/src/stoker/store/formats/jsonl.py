@@ -52,10 +52,10 @@ class JsonRows:
         for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
             table = _parse(part, None, others="infer")
             if table is None:
-                found = self._row_by_row(part, json_text.infer_types)
+                part_types = self._row_by_row(part, json_text.infer_types)
             else:
-                found = {field.name: _parsed_type(field.type) for field in table.schema}
-            types = json_text.merge_types(types, found)
+                part_types = {field.name: _parsed_type(field.type) for field in table.schema}
+            types = json_text.merge_types(types, part_types)
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
             with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
@@ -67,22 +67,22 @@ class JsonRows:
     def _count_keys(self, texts: RowTexts) -> int:
         """The number of different keys, at any depth; too many are an error."""
         most = self._source.limits.columns
-        found: set[bytes] = set()
+        keys: set[bytes] = set()
         for key in keys_of(texts.lines):
-            found.add(key)
-            if len(found) > most:
+            keys.add(key)
+            if len(keys) > most:
                 raise SourceTooLargeError(
                     f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
                     f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
                     "If not, pass a larger Resources(memory=)."
                 )
-        return len(found)
+        return len(keys)
 
     def parse(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> pa.Table:
         """The columns of `schema`, or the known ones with inferred types. A key that is neither in it nor known is an error."""
         if schema is None:
-            found = self.types(texts)
-            schema = pa.schema([(name, found.field(name).type if name in found.names else pa.null()) for name in known])
+            inferred = self.types(texts)
+            schema = pa.schema([(name, inferred.field(name).type if name in inferred.names else pa.null()) for name in known])
         types = dict(zip(schema.names, schema.types, strict=True))
         columns = self._columns(texts, types, {*known, *types})
         arrays = []
@@ -100,8 +100,8 @@ class JsonRows:
         if table is None:
             return self._row_by_row(texts, build)
         if known is not None and not complete and texts.column is None:
-            found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
-            if any(json.loads(b'"%b"' % key) not in known for key in found):  # a key may be written in several ways
+            unknown = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
+            if any(json.loads(b'"%b"' % key) not in known for key in unknown):  # a key may be written in several ways
                 self._row_by_row(texts, build)
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
@@ -228,7 +228,7 @@ def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
     largest = pc.max(pc.abs(values)).as_py()
     if largest is None or largest < EXACT_INTEGERS:
         return False
-    return any(len(found) > _MAX_DIGITS or float(found) != int(found) for found in _LONG_INTEGER.findall(lines))
+    return any(len(digits) > _MAX_DIGITS or float(digits) != int(digits) for digits in _LONG_INTEGER.findall(lines))
 
 
 def _leaves(array: pa.Array) -> pa.Array:

@@ -30,11 +30,11 @@ class ParquetSource(FileSource):
         # A large footer is refused: decoded, it takes many times its size.
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - 8))
-            found = int.from_bytes(file.read(4), "little")
+            footer_bytes = int.from_bytes(file.read(4), "little")
         most = self.limits.line_bytes
-        if most < found <= self.num_bytes:
+        if most < footer_bytes <= self.num_bytes:
             raise SourceTooLargeError(
-                f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
+                f"{self.path} has a footer of {readable_bytes(footer_bytes)}; at most {readable_bytes(most)} can be read. "
                 "Pass a larger Resources(memory=), or write the file with fewer columns or larger row groups."
             )
         with decoding(self.path, "Parquet"):

@@ -78,10 +78,10 @@ class RemotePath:
             OSError: the object is gone.
         """
         try:
-            found = self.bucket.head(self.name_in_bucket)
+            entry = self.bucket.head(self.name_in_bucket)
         except StoreNotFoundError as error:
             raise FileNotFoundError(2, str(error)) from None
-        return RemoteStat(found.num_bytes, xxhash.xxh3_64_intdigest(found.stamp.encode()) >> 1)
+        return RemoteStat(entry.num_bytes, xxhash.xxh3_64_intdigest(entry.stamp.encode()) >> 1)
 
     def open(self, mode: str = "rb", buffering: int = -1) -> io.BufferedReader:
         """Open the object for reading."""
@@ -183,16 +183,18 @@ def find_remote(url: str) -> list[RemotePath]:
     bucket = open_bucket(folder)
     if magic is not None:
         pattern = _pattern(url[len(folder) + 1 :])
-        found = [one.name for one in bucket.find(name) if pattern.fullmatch(one.name)]
+        names = [entry.name for entry in bucket.find(name) if pattern.fullmatch(entry.name)]
         missing = "no object matches"
     else:
         if bucket.size(name) is not None:
             return [RemotePath(bucket, name)]
-        found = [one.name for one in bucket.find(f"{name}/") if suffix_of(cast(Path, RemotePath(bucket, one.name))) in SUFFIXES]
+        names = [
+            entry.name for entry in bucket.find(f"{name}/") if suffix_of(cast(Path, RemotePath(bucket, entry.name))) in SUFFIXES
+        ]
         missing = "there is no such object, and no folder with objects that can be read, at"
-    if not found:
+    if not names:
         raise SourceNotFoundError(f"{missing} {printable(url)}.")
-    return [RemotePath(bucket, one) for one in sorted(found)]
+    return [RemotePath(bucket, entry) for entry in sorted(names)]
 
 
 def check_readable(path: RemotePath) -> None:

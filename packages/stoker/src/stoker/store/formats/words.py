@@ -88,5 +88,5 @@ def mostly_types(schema: pa.Schema) -> dict[str, pa.DataType]:
     kinds = (schema.metadata or {}).get(MOSTLY)
     if kinds is None:
         return {}
-    found = pa.ipc.read_schema(pa.py_buffer(kinds))
-    return dict(zip(found.names, found.types, strict=True))
+    mostly = pa.ipc.read_schema(pa.py_buffer(kinds))
+    return dict(zip(mostly.names, mostly.types, strict=True))

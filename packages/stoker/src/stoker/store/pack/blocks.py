@@ -75,10 +75,7 @@ def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
         keys=pa.concat_arrays([block.keys for block in blocks]),
         counts=np.concatenate([block.counts for block in blocks]),
         step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
-        series=[
-            np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
-            for parts in zip(*(block.series for block in blocks), strict=True)
-        ],
+        series=[_end_to_end(parts) for parts in zip(*(block.series for block in blocks), strict=True)],
     )
 
 
@@ -355,8 +352,8 @@ class Shaper:
         ends = np.cumsum(counts)
 
         def keys_of(rows: Array) -> list[Any]:
-            found: list[Any] = keys.take(from_numpy(np.searchsorted(ends, rows, side="right"))).to_pylist()
-            return found
+            keys_of_rows: list[Any] = keys.take(from_numpy(np.searchsorted(ends, rows, side="right"))).to_pylist()
+            return keys_of_rows
 
         step[index] = self.local_times.to_utc(step[index], keys_of, locate)
         return step

@@ -20,6 +20,7 @@ from stoker import _disk
 from stoker._text import is_url, printable
 from stoker.errors import OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store.object_storage import Bucket, check_url, open_bucket
+from stoker.store.shards import read_into
 
 _MARKER = ".stoker-parts"
 _MAX_BYTES = 1 << 20
@@ -74,7 +75,7 @@ class _FolderExchange:
 
     @contextlib.contextmanager
     def attempt(self, task: str) -> Iterator[Attempt]:
-        """A new attempt at a task. After an error its files are removed."""
+        """A new attempt at a task. Others see its files when it is over; after an error they are removed."""
         attempt = Attempt(name := _new_name(task), self._folder / name)
         _disk.make_folder(attempt.folder)
         try:
@@ -83,9 +84,6 @@ class _FolderExchange:
             with contextlib.suppress(OSError):  # the first error is the one to report
                 _disk.remove_folder(attempt.folder)
             raise
-
-    def publish(self, attempt: Attempt) -> None:
-        """Let others see the files of an attempt, which is complete: files of a folder are seen."""
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
         """Bytes of a file of an attempt, as a buffer that `is_right` has accepted."""
@@ -96,9 +94,7 @@ class _FolderExchange:
         except FileNotFoundError:
             raise StoreDamagedError(f"{path} is missing. {_AGAIN}") from None
         try:
-            done = 0
-            while done < len(buffer) and (count := os.preadv(fd, [memoryview(buffer)[done:]], start + done)):
-                done += count
+            done = read_into(fd, memoryview(buffer), start)
         finally:
             os.close(fd)
         if done < len(buffer) or not is_right(buffer):
@@ -133,11 +129,10 @@ class _BucketExchange:
     @contextlib.contextmanager
     def attempt(self, task: str) -> Iterator[Attempt]:
         with _disk.temporary_folder() as folder:
-            yield Attempt(_new_name(task), folder)
-
-    def publish(self, attempt: Attempt) -> None:
-        for path in sorted(attempt.folder.iterdir()):
-            self._bucket.put(f"{attempt.name}/{path.name}", path.read_bytes())
+            attempt = Attempt(_new_name(task), folder)
+            yield attempt
+            for path in sorted(folder.iterdir()):
+                self._bucket.put(f"{attempt.name}/{path.name}", path.read_bytes())
 
     def read_range(self, name: str, start: int, stop: int, is_right: Callable[[Any], bool]) -> Any:
         if start == stop:
@@ -148,8 +143,8 @@ class _BucketExchange:
             raise StoreDamagedError(f"{self.label}/{printable(name)} is missing. {_AGAIN}") from None
 
     def clear(self) -> None:
-        for found in self._bucket.find():
-            self._bucket.remove(found.name)
+        for entry in self._bucket.find():
+            self._bucket.remove(entry.name)
 
 
 Exchange = _FolderExchange | _BucketExchange

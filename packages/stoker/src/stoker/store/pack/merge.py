@@ -27,8 +27,6 @@ from stoker.store.manifest import (
     VERSION,
     ColumnEntry,
     Manifest,
-    NonFinite,
-    Shard,
     SourceEntry,
     Text,
     format_version,
@@ -42,7 +40,7 @@ from stoker.store.pack.regular import OffGridError, StepRules
 from stoker.store.pack.sorted_runs import ReadableRun, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import LocalTimes, one_array, show_time, to_numbers
 from stoker.store.pack.wide import wide_series
-from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile, entry_of
 
 Bound = tuple[Any, ...]  # (key,) or (key, time)
 
@@ -354,24 +352,34 @@ def seal_run(
 ) -> Manifest:
     """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
     _refuse_values_as_categories(run, plan, categories)
-    sealer = _Sealer(run, plan, work, folder, missing)
     texts = {name: file.seal(folder) for name, file in categories.items()}
-    key = sealer.key_entry()
+    starts: Sequence[int] | ColumnFile  # where each series begins
+    if is_uniform := run.num_series == 0 or run.shortest == run.longest:
+        starts = range(0, run.num_steps + 1, max(run.shortest, 1))
+    else:
+        starts = _write_offsets(run, work)
+    offsets = starts.seal(folder) if isinstance(starts, ColumnFile) else None
+    key_column = _key_column(run, plan, work)
+    key = None if key_column is None else _seal_series(folder, *key_column, None, missing)
     entries = [key] if key is not None else []
     order = [*plan.schema.names, *(field.name for field in plan.step)]
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
-        entries.append(sealer.step_entry(field, file, texts.get(field.name), tally))
+        values, words = file.seal(folder), texts.get(field.name)
+        if field.has_mark:  # rules add and remove rows, so missing codes and times are those of the store
+            entries.append(entry_of(field, values, words, missing=tally.nan))
+        else:
+            entries.append(entry_of(field, values, words, missing=missing.get(field.name, 0), nonfinite=tally.at(starts)))
     for field, column in zip(plan.series, run.series, strict=True):
-        entries.append(sealer.series_entry(field, column, texts.get(field.name)))
+        entries.append(_seal_series(folder, field, column, texts.get(field.name), missing))
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
     manifest = Manifest(
         format="stoker",
         version=VERSION,
         digest="",
-        num_series=sealer.num_series,
+        num_series=run.num_series,
         num_steps=run.num_steps,
-        length=sealer.length,
-        offsets=sealer.offsets,
+        length=max(run.shortest, 0) if is_uniform else None,
+        offsets=offsets,
         key=key.name if key is not None else None,
         time=plan.options.time if plan.time_index is not None else None,
         columns=entries,
@@ -404,87 +412,56 @@ def _refuse_values_as_categories(run: SortedRun, plan: PackPlan, categories: Map
                 raise misfit_error(plan.sources, field.name, {field.name: kind}, plan.options.dtypes)
 
 
-class _Sealer:
-    """What the columns share: the offsets of the series."""
+def _write_offsets(run: SortedRun, work: Path) -> ColumnFile:
+    column = ColumnFile.create(_fresh(work, "offsets"), np.dtype("<i8"))
+    column.append(np.zeros(1, dtype="<i8"))
+    end = 0
+    for start in range(0, run.num_series, _PART):
+        ends = end + np.cumsum(run.counts.read(start, min(start + _PART, run.num_series)))
+        column.append(ends)
+        end = int(ends[-1])
+    return column
 
-    def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path, missing: Mapping[str, int]) -> None:
-        self._run, self._plan, self._work, self._folder, self._missing = run, plan, work, folder, dict(missing)
-        self.num_series = run.num_series
-        self.length: int | None = None
-        self.offsets: Shard | None = None
-        self._starts: Sequence[int] | ColumnFile = ()
-        if run.num_series == 0 or run.shortest == run.longest:
-            self.length = max(run.shortest, 0)
-            self._starts = range(0, run.num_steps + 1, max(self.length, 1))
-        else:
-            self._starts = self._write_offsets()
-            self.offsets = self._starts.seal(folder)
 
-    def _write_offsets(self) -> ColumnFile:
-        column = ColumnFile.create(self.fresh("offsets"), np.dtype("<i8"))
-        column.append(np.zeros(1, dtype="<i8"))
-        end = 0
-        for start in range(0, self.num_series, _PART):
-            ends = end + np.cumsum(self._run.counts.read(start, min(start + _PART, self.num_series)))
-            column.append(ends)
-            end = int(ends[-1])
-        return column
+def _fresh(work: Path, name: str) -> Path:
+    """A path in the work folder, without the files of an earlier attempt."""
+    path = work / f"final.{name}"
+    remove_file(path)
+    remove_file(path.with_name(path.name + "o"))
+    return path
 
-    def fresh(self, name: str) -> Path:
-        """A path in the work folder, without the files of an earlier attempt."""
-        path = self._work / f"final.{name}"
-        remove_file(path)
-        remove_file(path.with_name(path.name + "o"))
-        return path
 
-    def entry(self, field: ColumnPlan, values: Shard | None, texts: Text | None, nonfinite: NonFinite) -> ColumnEntry:
-        """The manifest entry of a column."""
-        return ColumnEntry(
-            name=field.name,
-            level=field.level,
-            kind=field.kind,
-            unit=field.unit,
-            values=values,
-            texts=texts,
-            missing=self._missing.get(field.name, 0),
-            nonfinite=nonfinite,
-        )
+def _seal_series(
+    folder: Path, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
+) -> ColumnEntry:
+    """Seal a column with one value per series."""
+    count = missing.get(field.name, 0)
+    if isinstance(column, TextFile):
+        return entry_of(field, None, column.seal(folder), missing=count)
+    tally = NonFiniteCount()
+    for start in range(0, column.rows, _PART):
+        values = column.read(start, min(start + _PART, column.rows))
+        tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
+    return entry_of(field, column.seal(folder), texts, missing=count, nonfinite=tally.at(None))
 
-    def step_entry(self, field: ColumnPlan, file: ColumnFile, texts: Text | None, tally: NonFiniteCount) -> ColumnEntry:
-        """A column with one value per step. Rules add and remove rows, so missing codes and times are those of the store."""
-        if not field.has_mark:
-            return self.entry(field, file.seal(self._folder), texts, tally.at(self._starts))
-        self._missing[field.name] = tally.nan
-        return self.entry(field, file.seal(self._folder), texts, NonFinite(nan=0, inf=0, first=None))
 
-    def series_entry(self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None) -> ColumnEntry:
-        """A column with one value per series."""
-        if isinstance(column, TextFile):
-            return self.entry(field, None, column.seal(self._folder), NonFinite(nan=0, inf=0, first=None))
-        tally = NonFiniteCount()
-        for start in range(0, column.rows, _PART):
-            values = column.read(start, min(start + _PART, column.rows))
-            tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
-        return self.entry(field, column.seal(self._folder), texts, tally.at(None))
-
-    def key_entry(self) -> ColumnEntry | None:
-        """The column that names the series: the key, or the file (and column) each came from."""
-        plan = self._plan
-        if plan.key is not None:
-            return self.series_entry(plan.key, self._run.keys, None)
-        if plan.grouping == "row" or (plan.grouping != "wide" and any(source.path is None for source in plan.sources)):
-            return None
-        name = "series"
-        while name in {field.name for field in plan.step}:
-            name += "_"
-        field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
-        column = TextFile.create(self.fresh("names"))
-        names: Iterator[str] = (source.name for source in plan.sources)
-        if plan.grouping == "wide":
-            # The name of the column; that of its file is needed only where there are several.
-            files = [f"{source.name}:" if len(plan.sources) > 1 else "" for source in plan.sources]
-            found = zip(files, plan.schemas, strict=True)
-            names = (file + name for file, schema in found for name in wide_series(schema, plan.options))
-        while part := list(itertools.islice(names, _NAMES)):
-            column.append(from_texts(part))
-        return self.series_entry(field, column, None)
+def _key_column(run: SortedRun, plan: PackPlan, work: Path) -> tuple[ColumnPlan, ColumnFile | TextFile] | None:
+    """The column that names the series: the key, or the file (and column) each came from."""
+    if plan.key is not None:
+        return plan.key, run.keys
+    if plan.grouping == "row" or (plan.grouping != "wide" and any(source.path is None for source in plan.sources)):
+        return None
+    name = "series"
+    while name in {field.name for field in plan.step}:
+        name += "_"
+    field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
+    column = TextFile.create(_fresh(work, "names"))
+    names: Iterator[str] = (source.name for source in plan.sources)
+    if plan.grouping == "wide":
+        # The name of the column; that of its file is needed only where there are several.
+        files = [f"{source.name}:" if len(plan.sources) > 1 else "" for source in plan.sources]
+        schemas = zip(files, plan.schemas, strict=True)
+        names = (file + name for file, schema in schemas for name in wide_series(schema, plan.options))
+    while part := list(itertools.islice(names, _NAMES)):
+        column.append(from_texts(part))
+    return field, column

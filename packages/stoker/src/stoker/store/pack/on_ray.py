@@ -10,7 +10,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,20 @@ def pack_on_ray(
     def ask(kind: str, plan: Any, *given: Any) -> Any:
         return _result(ray, remote.remote(request, kind, plan, *given))
 
-    def run(phase: str, kind: str, plan: Any, items: Sequence[tuple[Any, ...]], *shared: Any) -> list[Any]:
-        waiting = [remote.remote(request, kind, plan, *shared, *item) for item in items]
-        refs, total = list(waiting), max(len(waiting), 1)
-        while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
-            progress(phase, (total - len(waiting)) / total, 0)
-        return [_result(ray, ref) for ref in refs]
-
     ask("start", None)
     try:
-        plan: TaskPlan | None = ask("plan", None)
-        while plan is not None:  # until its types hold all values
-            plan = _run_all(ray, plan, ask, run)
+        plan: TaskPlan = ask("plan", None)
+        while True:  # until the types of the plan hold all values
+            shared = ray.put(plan)
+            results = _read_all(ray, partial(remote.remote, request, "read", shared), len(plan.tasks), progress)
+            if None in results:
+                plan = ask("settle", shared)
+                continue
+            progress("joining", 0.0, 0)
+            if ask("join", shared, ray.put(results)) is not None:
+                break
+            plan = dataclasses.replace(plan, number=os.urandom(8).hex(), widened=True)
+        progress("joining", 1.0, 0)
     except Exception:
         with contextlib.suppress(Exception):  # the first error is the one to report
             ask("clear", None)
@@ -59,16 +61,14 @@ def pack_on_ray(
     ask("clear", None)
 
 
-def _run_all(ray: Any, plan: TaskPlan, ask: Any, run: Any) -> TaskPlan | None:
-    """Run all tasks of a plan; returns another plan where its types do not hold all values."""
-    shared = ray.put(plan)
-    results = run("reading", "read", shared, [(i,) for i in range(len(plan.tasks))])
-    if None in results:
-        settled: TaskPlan = ask("settle", shared)
-        return settled
-    if run("joining", "join", shared, [()], ray.put(results)) == [None]:
-        return dataclasses.replace(plan, number=os.urandom(8).hex(), widened=True)
-    return None
+def _read_all(ray: Any, start: Callable[[int], Any], count: int, progress: Progress) -> list[Any]:
+    """Run the tasks that read, and return their results in order."""
+    refs = [start(i) for i in range(count)]
+    waiting = refs
+    while waiting:
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+        progress("reading", (count - len(waiting)) / count, 0)
+    return [_result(ray, ref) for ref in refs]
 
 
 _LAST: dict[str, PackTasks] = {}
@@ -118,8 +118,8 @@ def _absolute(source: Any) -> Any:
     """Paths that mean the same in every process."""
     if isinstance(source, str | os.PathLike):
         return source if is_url(source) else str(Path(source).absolute())
-    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
-        return [_absolute(one) for one in source]
+    if isinstance(source, list | tuple) and source and all(isinstance(path, str | os.PathLike) for path in source):
+        return [_absolute(path) for path in source]
     if isinstance(source, Files):
         return dataclasses.replace(source, source=_absolute(source.source))
     raise OptionError(

@@ -242,10 +242,10 @@ def _check_choice(parameter: str, value: object, choices: Any, *others: object) 
 
 def parse_bytes(given: str | int, *, parameter: str = "memory") -> int:
     """Parse a size like "256MB", "2G" or a number of bytes."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
-    if not found:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
+    if not match:
         raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.", parameter=parameter)
-    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
 
 
 def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | None) -> tuple[str | None, dict[str, str]]:

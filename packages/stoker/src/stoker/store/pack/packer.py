@@ -35,7 +35,7 @@ import stoker
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, SourceError
 from stoker.store.arrow import from_texts
-from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation, place_fields
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.manifest import VERSION, WORK_NAME, Manifest, SourceEntry, read_manifest
 from stoker.store.pack.blocks import Shaper
@@ -45,6 +45,7 @@ from stoker.store.pack.plan import PackPlan, make_plan, settle_plan, widen_integ
 from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepGrid, StepRules, describe_irregular
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
+    ReadableRun,
     RepeatedKeyError,
     RunLayout,
     RunMark,
@@ -115,18 +116,15 @@ class PackState:
     since_release: int = 0
 
 
-def list_sources(source: object, options: PackOptions, left_out: list[Path]) -> list[DataSource]:
-    """The sources of a pack, not inspected yet; files that are none are added to `left_out`."""
-    is_table = options.series is not None or options.time is not None or options.sql is not None
-    return find_sources(source, csv=options.csv, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits)
-
-
 def plan_pack(
     source: object, options: PackOptions, know: Callable[[list[DataSource]], list[DataSource]] = lambda listed: listed
 ) -> PackPlan:
     """Inspect all sources, and choose columns and types. `know` may replace sources by such whose schemas are known."""
     left_out: list[Path] = []
-    sources = know(list_sources(source, options, left_out))
+    is_table = options.series is not None or options.time is not None or options.sql is not None
+    sources = know(
+        find_sources(source, csv=options.csv, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits)
+    )
     if options.sql is not None:
         result = SqlSource(options.sql, sources, options)
         of_result = set(options.dtypes) - (set(sources[0].schema().names) - set(result.schema().names))
@@ -168,7 +166,7 @@ def naming_lines(sources: Sequence[DataSource]) -> Iterator[None]:
 def refuse_settled(error: InferredTypeError | MissingIntegersError) -> NoReturn:
     """Types that were found by reading all rows do not fit: raise what that means."""
     if isinstance(error, MissingIntegersError):
-        raise BadValueError(str(error), parameter="dtype", column=error.column, **place_fields(error.place)) from None
+        raise error.args[0] from None
     raise SourceChangedError(
         f"{error}: its values differ between two reads. Do not change sources during a pack.",
         path=error.source.path,
@@ -390,24 +388,11 @@ class Packer:
             first = 0 if len(runs) <= FAN_IN or state.merged >= len(runs) - 1 else state.merged
             group = runs[first : first + FAN_IN]
             is_last = len(group) == len(runs)
-            layout = run_layout(self._plan, merged=True, fill=is_last or not options.fills_last)
-            rules = StepRules(self._plan) if is_last and options.has_rules else None
-            layout = replace(layout, strict_time=True) if rules is not None else layout
-            out = SortedRun.create(self._work, max(run.number for run in runs) + 1, layout, state.writer)
-            rows = sum(run.num_steps for run in group)
-            merge_runs(
-                group,
-                out,
-                time_index=self._plan.time_index if options.sort else None,
-                unique_keys=self._plan.rows_are_series,
-                # Rules use several arrays of one number per row besides the rows.
-                memory_bytes=options.working_bytes // (40 if rules is not None else 8),
-                progress=partial(self._report_merge, out, rows),
-                rules=rules,
+            number, rows = max(run.number for run in runs) + 1, sum(run.num_steps for run in group)
+            report = partial(self._report_merge, max(rows, 1))
+            out, state.rule_counts = merge_group(
+                self._plan, group, self._work, number, state.writer, is_last=is_last, report=report
             )
-            out.finish()
-            if rules is not None:
-                state.rule_counts = rules.num_merged, rules.num_added
             runs[first : first + len(group)] = [out]
             if len(runs) > 1:
                 out.close()
@@ -418,8 +403,8 @@ class Packer:
         state.writer.drain()
         return runs[0] if runs else None
 
-    def _report_merge(self, out: SortedRun, rows: int) -> None:
-        self._progress("merging", min(out.num_steps / max(rows, 1), 1.0), out.num_steps)
+    def _report_merge(self, rows: int, merged: int) -> None:
+        self._progress("merging", min(merged / rows, 1.0), merged)
 
     # Seal
 
@@ -529,6 +514,40 @@ def sort_rows(
         sorter.add(shaper.empty(number))
 
 
+def merge_group(
+    plan: PackPlan,
+    runs: Sequence[ReadableRun],
+    folder: Path,
+    number: int,
+    writer: BackgroundWriter,
+    *,
+    is_last: bool,
+    block_bytes: int | None = None,
+    report: Callable[[int], None] = lambda merged: None,
+) -> tuple[SortedRun, tuple[int, int]]:
+    """Merge neighbouring runs into run `number`. The last merge also fills missing values and applies the rules for times.
+
+    Returns the run, and how many rows the rules have merged and added. `report` gets the rows of the run so far.
+    """
+    options = plan.options
+    rules = StepRules(plan) if is_last and options.has_rules else None
+    layout = run_layout(plan, merged=True, fill=is_last or not options.fills_last)
+    layout = replace(layout, strict_time=layout.strict_time or rules is not None, block_bytes=block_bytes)
+    out = SortedRun.create(folder, number, layout, writer)
+    merge_runs(
+        [run for run in runs if run.num_series],
+        out,
+        time_index=plan.time_index if options.sort else None,
+        unique_keys=plan.rows_are_series,
+        # Rules use several arrays of one number per row besides the rows.
+        memory_bytes=options.working_bytes // (40 if rules is not None else 8),
+        progress=lambda: report(out.num_steps),
+        rules=rules,
+    )
+    out.finish()
+    return out, (0, 0) if rules is None else (rules.num_merged, rules.num_added)
+
+
 def nothing_to_pack(plan: PackPlan) -> SourceEmptyError:
     """The error for sources that leave no steps."""
     names = ", ".join(source.label for source in plan.sources[:3])
@@ -564,8 +583,8 @@ def _time_notes(run: SortedRun, plan: PackPlan, num_merged: int, num_added: int)
         notes.append(f"{num_added:,} steps of {options.freq} were missing and were added")
     time = plan.step[plan.time_index] if plan.time_index is not None else None
     if options.freq is None and time is not None and time.kind == "timestamp":
-        found = describe_irregular(run, time, plan.step.index(time))
-        notes.extend([found] if found is not None else [])
+        note = describe_irregular(run, time, plan.step.index(time))
+        notes.extend([note] if note is not None else [])
     return notes
 
 
@@ -607,7 +626,7 @@ def _still_there(source: DataSource) -> Iterator[None]:
 
 def _files_of(path: Path) -> list[Path]:
     # The lock of a store holds a process id, which is not data.
-    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.name != ".lock") if path.is_dir() else [path]
 
 
 def hash_source(source: DataSource, stopping: threading.Event) -> str | None:

@@ -133,15 +133,15 @@ def _wide_plan(
     giving = [i for i, schema in enumerate(schemas) if len(kept[schema]) > least]
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
-        found = ", ".join(schemas[0].names[:20]) or "other columns"
-        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.", parameter="wide")
+        shown = ", ".join(schemas[0].names[:20]) or "other columns"
+        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {shown}.", parameter="wide")
     steps: tuple[ColumnPlan, ...] = (wide_value([kept[schemas[i]] for i in giving], options, sources[0].label),)
     if options.time is not None:
         time = wide_time(sources, [kept[schema] for schema in schemas], options)
         steps = (time, *steps)
         kept = {
-            schema: pa.schema([field.with_type(time.arrow) if field.name == options.time else field for field in found])
-            for schema, found in kept.items()
+            schema: pa.schema([field.with_type(time.arrow) if field.name == options.time else field for field in shown])
+            for schema, shown in kept.items()
         }
     notes = (*notes, *left_out_notes(sources, schemas, kept))
     if len(giving) < len(sources):
@@ -227,12 +227,12 @@ def _with_time(plan: PackPlan) -> PackPlan:
         if options.timezone is not None:
             _, _, zone = (field.unit or "").partition(", ")
             if field.kind != "timestamp" or zone:
-                found = (
+                kind = (
                     f"has the zone {zone} already" if zone else f"is {field.dtype.name if field.kind == 'number' else field.kind}"
                 )
                 raise OptionError(
                     f"timezone={options.timezone!r} is for local times without a zone, but the time column {field.name!r} of "
-                    f"{plan.sources[0].label} {found}. Leave timezone= out.",
+                    f"{plan.sources[0].label} {kind}. Leave timezone= out.",
                     parameter="timezone",
                 )
             plan = replace(plan, step=(*plan.step[:i], replace(field, unit=f"ns, {options.timezone}"), *plan.step[i + 1 :]))

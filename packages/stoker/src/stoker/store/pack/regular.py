@@ -165,12 +165,12 @@ class StepRules:
     def _gap_values(self, i: int, values: Array, rows: Array, is_gap: Array) -> Array:
         """Values of column i: those of each row, and missing ones, or those of the row before, in gaps."""
         if self._options.missing == "ffill":
-            found: Array = values[rows + ~is_gap]
-            return found
-        found = values[rows + 1]
+            filled: Array = values[rows + ~is_gap]
+            return filled
+        filled = values[rows + 1]
         if i != self._time:
-            found[is_gap] = missing_value(self._plan.step[i].kind)
-        return found
+            filled[is_gap] = missing_value(self._plan.step[i].kind)
+        return filled
 
     def _refuse_gap(self, steps: RowBlock, repeats: Array, before: Array, series: Array) -> None:
         """Missing steps that cannot become rows: too many, not wanted, or in integers."""
@@ -263,11 +263,11 @@ class StepGrid:
     def times_after(self, before: Array, number: Array, days: Array) -> Array:
         """The times that many steps after others, as the column stores them."""
         if self.step:
-            found = before + number * self.step
+            times = before + number * self.step
         else:
             month, _, rest, _ = month_parts(before, self.per_day)
-            found = month_time(month + number * self.months, days, rest, self.per_day)
-        return found if self.zone is None else to_utc(found, self.unit, self.zone)
+            times = month_time(month + number * self.months, days, rest, self.per_day)
+        return times if self.zone is None else to_utc(times, self.unit, self.zone)
 
 
 # Without a frequency: are the steps regular?

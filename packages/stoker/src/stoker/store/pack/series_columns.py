@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,11 +87,11 @@ def _encode_strings(field: ColumnPlan, column: pa.Array) -> SeriesColumn:
         codes = to_numpy(fill_null(column.indices.cast(pa.int64()), MISSING_CODE)).astype("<i4")
     else:
         encoded = _strings(column).dictionary_encode()
-        found = encoded.dictionary.to_pylist()
-        texts = sorted(found)
+        words = encoded.dictionary.to_pylist()
+        texts = sorted(words)
         ranks = {text: i for i, text in enumerate(texts)}
-        table = np.array([*(ranks[text] for text in found), MISSING_CODE], dtype="<i4")
-        codes = table[to_numpy(fill_null(encoded.indices, len(found)))]
+        table = np.array([*(ranks[text] for text in words), MISSING_CODE], dtype="<i4")
+        codes = table[to_numpy(fill_null(encoded.indices, len(words)))]
     if len(texts) > MAX_CATEGORIES:
         raise SourceTooLargeError(
             f"column {field.name!r} of the table has {len(texts):,} distinct strings, but categories have at most {MAX_CATEGORIES:,}. "
@@ -119,9 +118,7 @@ def _encode_lists(name: str, column: pa.Array, asked: str | None, locate: Callab
 
 def encode_table(table: pa.Table, dtypes: Mapping[str, str], label: str) -> list[SeriesColumn]:
     """Encode all columns of a table with a row per series."""
-    locate = partial(_row_of, label)
-    return [encode_column(name, one_array(table.column(name)), dtypes.get(name), locate) for name in table.column_names]
-
-
-def _row_of(label: str, i: int) -> str:
-    return f"row {i + 1:,} of {label}"
+    return [
+        encode_column(name, one_array(table.column(name)), dtypes.get(name), lambda i: f"row {i + 1:,} of {label}")
+        for name in table.column_names
+    ]

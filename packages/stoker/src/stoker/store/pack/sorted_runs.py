@@ -214,6 +214,18 @@ class ReadableRun:
         self.num_series = 0
         self.num_steps = 0
 
+    def open_files(self, open_file: Callable[[str, np.dtype[Any] | None], Any]) -> None:
+        """Open the file of each part, which has a name and a type (None: strings)."""
+        layout = self.layout
+        self.keys, self.counts = open_file("k", layout.key), open_file("n", np.dtype("<i8"))
+        self.step = [open_file(f"c{i}", dtype) for i, dtype in enumerate(layout.step)]
+        self.series = [open_file(f"s{i}", dtype) for i, dtype in enumerate(layout.series)]
+
+    @property
+    def files(self) -> list[Any]:
+        """All files of the run, always in the same order."""
+        return [self.keys, self.counts, *self.step, *self.series]
+
     def read_keys(self, start: int, stop: int) -> pa.Array:
         """Keys of series `start` to `stop`."""
         values = self.keys.read(start, stop)
@@ -245,12 +257,13 @@ class SortedRun(ReadableRun):
     def create(cls, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> SortedRun:
         """Start an empty run in the work folder."""
         run = cls(folder, number, layout, writer)
-        path = run._path
-        size = layout.block_bytes
-        run.keys = _create(path("k"), layout.key, size)
-        run.counts = ColumnFile.create(path("n"), np.dtype("<i8"), block_bytes=size)
-        run.step = [ColumnFile.create(path(f"c{i}"), dtype, block_bytes=size) for i, dtype in enumerate(layout.step)]
-        run.series = [_create(path(f"s{i}"), dtype, size) for i, dtype in enumerate(layout.series)]
+
+        def create(part: str, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile:
+            if dtype is None:
+                return TextFile.create(run._path(part), block_bytes=layout.block_bytes)
+            return ColumnFile.create(run._path(part), dtype, block_bytes=layout.block_bytes)
+
+        run.open_files(create)
         return run
 
     def _path(self, name: str) -> Path:
@@ -261,11 +274,6 @@ class SortedRun(ReadableRun):
         """Key (and time) of the last row; what follows is not before it."""
         index = self.layout.time_index
         return (self.last_key,) if index is None or not self._last_row else (self.last_key, self._last_row[index].item())
-
-    @property
-    def files(self) -> list[ColumnFile | TextFile]:
-        """All files of the run, always in the same order."""
-        return [self.keys, self.counts, *self.step, *self.series]
 
     def add(self, block: RowBlock) -> None:
         """Append a block whose keys increase and are not below the last key. Its arrays must not change any more."""
@@ -372,18 +380,19 @@ class SortedRun(ReadableRun):
     @classmethod
     def reopen(cls, folder: Path, mark: RunMark, layout: RunLayout, writer: BackgroundWriter) -> SortedRun | None:
         """Resume a run of an earlier process; None if its files have changed."""
-        run = cls(folder, mark.number, layout, writer)
-        path, marks = run._path, iter(mark.files)
-        keys = _reopen(path("k"), layout.key, next(marks))
-        counts = ColumnFile.reopen(path("n"), np.dtype("<i8"), None, next(marks)[0])
-        step = [ColumnFile.reopen(path(f"c{i}"), dtype, None, next(marks)[0]) for i, dtype in enumerate(layout.step)]
-        series = [_reopen(path(f"s{i}"), dtype, next(marks)) for i, dtype in enumerate(layout.series)]
-        found = [file for file in (keys, counts, *step, *series) if file is not None]
-        if len(found) < len(mark.files):
-            for file in found:
-                file.close()
+        run, marks = cls(folder, mark.number, layout, writer), iter(mark.files)
+
+        def reopen(part: str, dtype: np.dtype[Any] | None) -> ColumnFile | TextFile | None:
+            if dtype is None:
+                return TextFile.reopen(run._path(part), next(marks))
+            return ColumnFile.reopen(run._path(part), dtype, None, next(marks)[0])
+
+        run.open_files(reopen)
+        if None in run.files:
+            for file in run.files:
+                if file is not None:
+                    file.close()
             return None
-        run.keys, run.counts, run.step, run.series = keys, counts, step, series  # type: ignore[assignment]
         run._pending, run.shortest, run.longest = mark.pending, mark.shortest, mark.longest
         run.equal_times = mark.equal_times
         run.tallies = [NonFiniteCount(nan=nan or 0, inf=inf or 0, first_step=first) for nan, inf, first in mark.tallies]
@@ -405,16 +414,6 @@ class SortedRun(ReadableRun):
         self.close()
         for path in sorted(self._folder.glob(f"run{self.number}.*")):
             remove_file(path)
-
-
-def _create(path: Path, dtype: np.dtype[Any] | None, block_bytes: int | None) -> ColumnFile | TextFile:
-    if dtype is None:
-        return TextFile.create(path, block_bytes=block_bytes)
-    return ColumnFile.create(path, dtype, block_bytes=block_bytes)
-
-
-def _reopen(path: Path, dtype: np.dtype[Any] | None, marks: list[ColumnMark]) -> ColumnFile | TextFile | None:
-    return TextFile.reopen(path, marks) if dtype is None else ColumnFile.reopen(path, dtype, None, marks[0])
 
 
 def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:

@@ -58,28 +58,16 @@ def stored_texts(exchange: Exchange, name: str, marks: Sequence[ColumnMark]) -> 
     return TextFile(utf8, offsets)  # type: ignore[arg-type]
 
 
-def stored_run(
-    exchange: Exchange,
-    folder: str,
-    mark: RunMark,
-    layout: RunLayout,
-    *,
-    tables: Mapping[int, Array] | None = None,
-    series_tables: Mapping[int, Array] | None = None,
-) -> ReadableRun:
-    """A published run.
-
-    `tables` and `series_tables` replace the codes of step columns, and of columns with one value per series.
-    """
+def stored_run(exchange: Exchange, folder: str, mark: RunMark, layout: RunLayout, tables: Mapping[str, Array]) -> ReadableRun:
+    """A published run. `tables` replace the codes of some parts."""
     run, marks = ReadableRun(layout), iter(mark.files)
 
-    def column(part: str, dtype: np.dtype[Any] | None, table: Array | None = None) -> Any:
+    def column(part: str, dtype: np.dtype[Any] | None) -> Any:
         name, of_file = f"{folder}/run{mark.number}.{part}", next(marks)
-        return stored_texts(exchange, name, of_file) if dtype is None else StoredColumn(exchange, name, dtype, of_file[0], table)
+        if dtype is None:
+            return stored_texts(exchange, name, of_file)
+        return StoredColumn(exchange, name, dtype, of_file[0], tables.get(part))
 
-    run.keys = column("k", layout.key)
-    run.counts = column("n", np.dtype("<i8"))
-    run.step = [column(f"c{i}", dtype, (tables or {}).get(i)) for i, dtype in enumerate(layout.step)]
-    run.series = [column(f"s{i}", dtype, (series_tables or {}).get(i)) for i, dtype in enumerate(layout.series)]
+    run.open_files(column)
     run.num_series, run.num_steps = run.keys.rows, run.step[0].rows
     return run

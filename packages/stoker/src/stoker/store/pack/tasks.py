@@ -35,13 +35,14 @@ from stoker.store.manifest import MANIFEST_NAME, MAX_BYTES, WORK_NAME, Manifest,
 from stoker.store.object_storage import open_bucket
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.exchange import Attempt, open_exchange
-from stoker.store.pack.merge import merge_runs, seal_run
+from stoker.store.pack.merge import seal_run
 from stoker.store.pack.options import PackOptions
 from stoker.store.pack.packer import (
     category_files,
     explaining,
     hash_source,
     make_shaper,
+    merge_group,
     nothing_to_pack,
     plan_pack,
     refuse_settled,
@@ -52,13 +53,12 @@ from stoker.store.pack.packer import (
     widen_for_gaps,
 )
 from stoker.store.pack.plan import PackPlan, plan_with_types, settled_types
-from stoker.store.pack.regular import IntegerGapsError, OffGridError, StepRules
+from stoker.store.pack.regular import IntegerGapsError, OffGridError
 from stoker.store.pack.sorted_runs import (
     BackgroundWriter,
     ReadableRun,
     RunLayout,
     RunMark,
-    SortedRun,
     Sorter,
     UnsortedTimesError,
 )
@@ -239,7 +239,7 @@ class PackTasks:
         """The sources with the schemas of the plan; raises `SourceChangedError` where other sources are there."""
         planned = {source.key: source for source in self._tasks.sources}
         seen = _seen(listed)
-        if [one.key for one in seen] != list(planned):
+        if [now.key for now in seen] != list(planned):
             other = next((source for source, now in zip(listed, seen, strict=True) if now.key not in planned), None)
             raise SourceChangedError(
                 "the sources differ between nodes, or changed since the pack began: "
@@ -247,7 +247,7 @@ class PackTasks:
                 path=None if other is None else other.path,
             )
         schemas = [_schema(data) for data in self._tasks.schemas]
-        return [KnownSource(one, schemas[planned[there.key].schema]) for one, there in zip(listed, seen, strict=True)]
+        return [KnownSource(now, schemas[planned[there.key].schema]) for now, there in zip(listed, seen, strict=True)]
 
     def settle(self) -> TaskPlan:
         """The plan with types that hold all values, found by reading all rows."""
@@ -264,9 +264,7 @@ class PackTasks:
         """
         try:
             with _explaining(self.plan), self._exchange.attempt(f"read-{number}") as attempt:
-                result = self._read_rows(self._tasks.tasks[number], attempt)
-                self._exchange.publish(attempt)
-                return result
+                return self._read_rows(self._tasks.tasks[number], attempt)
         except (InferredTypeError, MissingIntegersError) as error:
             if self._tasks.types is not None:
                 refuse_settled(error)
@@ -302,9 +300,13 @@ class PackTasks:
                 shaper.local_times.finish()
             runs = sorter.finish()
             if len(runs) > MAX_RUNS:
-                runs = [self._merge_task(runs, attempt.folder, writer)]
+                number = runs[-1].number + 1
+                out, _ = merge_group(plan, runs, attempt.folder, number, writer, is_last=False, block_bytes=HASH_BYTES)
+                for run in runs:
+                    run.remove()
+                runs = [out]
             writer.drain()
-            found = {source: future.result() for source, future in hashes.items()}
+            digests = {source: future.result() for source, future in hashes.items()}
             for source in rows:
                 self._refuse_changed(source)
             result = ReadResult(
@@ -313,7 +315,7 @@ class PackTasks:
                 categories={name: file.mark() for name, file in files.items()},
                 missing=shaper.missing,
                 rows=rows,
-                hashes=found,
+                hashes=digests,
             )
             for file in files.values():
                 file.close()
@@ -327,16 +329,6 @@ class PackTasks:
         rows_before = part.source << _ROW_BITS if self.plan.grouping == "row" else 0
         with closing(sort_rows(self.plan, part.source, location, shaper, sorter, readers, rows_before)) as parts:
             return max((end.row for end, _ in parts), default=part.start) - part.start
-
-    def _merge_task(self, runs: list[SortedRun], folder: Path, writer: BackgroundWriter) -> SortedRun:
-        """One run of the many of a task with little memory."""
-        layout = run_layout(self.plan, merged=True, fill=not self.plan.options.fills_last)
-        out = SortedRun.create(folder, runs[-1].number + 1, replace(layout, block_bytes=HASH_BYTES), writer)
-        self._merge_into(runs, out)
-        out.finish()
-        for run in runs:
-            run.remove()
-        return out
 
     def _refuse_changed(self, number: int) -> None:
         source, planned = self.plan.sources[number], self._tasks.sources[number]
@@ -361,10 +353,13 @@ class PackTasks:
         plan, layout = self.plan, self._layout()
         runs: list[ReadableRun] = []
         for result, table in zip(results, tables, strict=True):
-            step = {i: table[field.name] for i, field in enumerate(plan.step) if field.name in table}
-            series = {i: table[field.name] for i, field in enumerate(plan.series) if field.name in table}
-            for mark in result.runs:
-                runs.append(stored_run(self._exchange, result.folder, mark, layout, tables=step, series_tables=series))
+            parts = {
+                f"{kind}{i}": field.name
+                for kind, fields in (("c", plan.step), ("s", plan.series))
+                for i, field in enumerate(fields)
+            }
+            codes = {part: table[name] for part, name in parts.items() if name in table}
+            runs += [stored_run(self._exchange, result.folder, mark, layout, codes) for mark in result.runs]
         return runs
 
     def _categories(self, results: list[ReadResult]) -> tuple[dict[str, list[str]], list[dict[str, Array]]]:
@@ -382,18 +377,6 @@ class PackTasks:
                 table[name] = np.append(codes, codes.dtype.type(-1))  # the last: a missing one stays missing
             tables.append(table)
         return texts, tables
-
-    def _merge_into(self, runs: Sequence[ReadableRun], out: SortedRun, rules: StepRules | None = None) -> None:
-        """Merge runs, and apply the rules."""
-        plan = self.plan
-        merge_runs(
-            [run for run in runs if run.num_series],
-            out,
-            time_index=plan.time_index if plan.options.sort else None,
-            unique_keys=plan.rows_are_series,
-            memory_bytes=plan.options.working_bytes // (40 if rules is not None else 10),
-            rules=rules,
-        )
 
     # Join
 
@@ -422,12 +405,8 @@ class PackTasks:
 
     def _write(self, folder: Path, writer: BackgroundWriter, results: list[ReadResult]) -> Manifest:
         plan, work = self.plan, folder / WORK_NAME
-        layout = run_layout(plan, merged=True, fill=True)
-        rules = StepRules(plan) if plan.options.has_rules else None
-        out = SortedRun.create(work, 0, replace(layout, strict_time=True) if rules is not None else layout, writer)
         all_texts, tables = self._categories(results)
-        self._merge_into(self._runs(results, tables), out, rules)
-        out.finish()
+        out, rule_counts = merge_group(plan, self._runs(results, tables), work, 0, writer, is_last=True)
         files: dict[str, TextFile] = {}
         for i, (name, texts) in enumerate(all_texts.items()):
             files[name] = TextFile.create(work / f"categories{i}")
@@ -439,8 +418,7 @@ class PackTasks:
         for result in results:
             for name, count in result.missing.items():
                 missing[name] = missing.get(name, 0) + count
-        counts = (0, 0) if rules is None else (rules.num_merged, rules.num_added)
-        notes = run_notes(out, plan, sources, *counts)
+        notes = run_notes(out, plan, sources, *rule_counts)
         manifest = seal_run(out, plan, work=work, folder=folder, categories=files, missing=missing, sources=sources, notes=notes)
         out.close()
         return manifest

@@ -33,14 +33,7 @@ Locate = Callable[[int], str]  # from the index of a value to "row 12 of prices.
 
 
 class MissingIntegersError(Exception):
-    """An integer or boolean column turned out to have missing values."""
-
-    def __init__(self, message: str, column: str, place: str) -> None:
-        super().__init__(message, column, place)
-        self.message, self.column, self.place = message, column, place
-
-    def __str__(self) -> str:
-        return self.message
+    """An integer or boolean column turned out to have missing values; its argument is the error to raise where types are settled."""
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -77,12 +70,11 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
-            raise MissingIntegersError(
+            what = (
                 f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
-                "Choose a float type with dtype=, or pass missing='drop'.",
-                field.name,
-                where,
+                "Choose a float type with dtype=, or pass missing='drop'."
             )
+            raise MissingIntegersError(BadValueError(what, parameter="dtype", column=field.name, **place_fields(where)))
         if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
             whole = to_numpy(fill_null(values, 0))
             _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
@@ -255,20 +247,10 @@ class HourPass(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     first_row: str  # for the error, if there is no second pass
 
 
-def refuse_unknown_zone(zone: str) -> None:
-    """Raise `OptionError` for a name that the database of time zones does not have."""
-    try:
-        pc.assume_timezone(pa.array([0], pa.timestamp("ns")), zone)
-    except (pa.ArrowException, ValueError, TypeError):
-        raise OptionError(
-            f"timezone is {zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.", parameter="timezone"
-        ) from None
-
-
 def to_local(times: Array, unit: str, zone: str) -> Array:
     """UTC times as local ones, int64 both."""
-    found = pc.local_timestamp(pa.array(times).cast(pa.timestamp(unit, zone)))
-    return to_numpy(found.view(pa.int64()))
+    local = pc.local_timestamp(pa.array(times).cast(pa.timestamp(unit, zone)))
+    return to_numpy(local.view(pa.int64()))
 
 
 def to_utc(times: Array, unit: str, zone: str, *, ambiguous: str = "earliest", nonexistent: str = "latest") -> Array:
@@ -283,7 +265,13 @@ class LocalTimes:
     def __init__(self, times: Time) -> None:
         self._name, self._zone = times.column, times.timezone or "UTC"
         self._ambiguous, self._nonexistent = times.ambiguous, times.nonexistent
-        refuse_unknown_zone(self._zone)
+        try:
+            pc.assume_timezone(pa.array([0], pa.timestamp("ns")), self._zone)
+        except (pa.ArrowException, ValueError, TypeError):
+            raise OptionError(
+                f"timezone is {self._zone!r}; expected a name like 'Europe/Berlin', 'UTC', or an offset like '+02:00'.",
+                parameter="timezone",
+            ) from None
         self._passes: dict[tuple[Key, int], HourPass] = {}
 
     def to_utc(self, times: Array, keys_of: Callable[[Array], list[Key]], locate: Locate) -> Array:
@@ -316,7 +304,7 @@ class LocalTimes:
 
     def _second_passes(self, times: Array, keys: list[Key], rows: Array, locate: Locate) -> Array:
         """Whether each of these times, all of which occur twice, is the second."""
-        found = np.zeros(len(times), dtype=bool)
+        is_second = np.zeros(len(times), dtype=bool)
         for i, (time, key) in enumerate(zip(times.tolist(), keys, strict=True)):
             seen = self._passes.get((key, time // _DAY))
             if seen is None:
@@ -326,12 +314,12 @@ class LocalTimes:
             else:
                 seen.is_second |= time <= seen.last
                 seen.last = time
-            found[i] = seen.is_second
+            is_second[i] = seen.is_second
         if len(self._passes) > _MAX_PASSES:
             raise SourceTooLargeError(
                 f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass Time(ambiguous='first') or 'last'."
             )
-        return found
+        return is_second
 
     def finish(self) -> None:
         """When all rows are read: a repeated hour that was passed once could be either."""

@@ -25,10 +25,10 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
 
     A column without a value takes the type that it has in other files, so that a file without rows fits.
     """
-    there = {name for schema in schemas for name in schema.names}
+    known_names = {name for schema in schemas for name in schema.names}
     asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
     for role, name in asked:
-        if name not in there:
+        if name not in known_names:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
             raise OptionError(
                 f"{role} names {name!r}, but {many}{columns_of(sources[0], schemas[0])}.", parameter=role.removesuffix("=")
@@ -43,14 +43,14 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
     known: dict[str, pa.DataType] = {}
     for schema in schemas:
         for name, kind in zip(schema.names, schema.types, strict=True):
-            found = known.get(name)
-            if not pa.types.is_null(kind) and (found is None or (is_number(kind) and not is_number(found))):
+            known_kind = known.get(name)
+            if not pa.types.is_null(kind) and (known_kind is None or (is_number(kind) and not is_number(known_kind))):
                 known[name] = kind
     shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
     for source, schema in zip(sources, schemas, strict=True):
-        own = set(schema.names)
-        names = [name for name in read_names(schema, options) if name in own]
+        names_here = set(schema.names)
+        names = [name for name in read_names(schema, options) if name in names_here]
         if options.time is not None and options.time not in names:
             names.append(options.time)
         types = read_types(source, schema, names, options)
