@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
     from stoker.train.plots import check_plot as check_plot
-    from stoker.train.plots import save_figure as save_figure
     from stoker.train.plots import save_plot as save_plot
     from stoker.train.run import remove_run as remove_run
     from stoker.train.schedule import Constant as Constant

@@ -2,7 +2,6 @@
 
     plot            the curves of runs, as `stoker runs --plot` draws them
     save_plot       panels of curves
-    save_figure     any figure of matplotlib
 
 matplotlib (the extra `plot`) draws; it is imported on use. An SVG holds no date and no random names: the same numbers give the
 same file.
@@ -154,29 +153,11 @@ def save_plot(path: str | Path, panels: Sequence[Panel], *, title: str, legend: 
         >>> save_plot("loss.svg", [panel], title="First run")  # doctest: +SKIP
     """
     check_plot(path)
-    with _matplotlib().rc_context(STYLE):
-        return save_figure(path, draw(panels, title=title, legend=legend, note=note))
-
-
-def save_figure(path: str | Path, figure: Figure) -> Path:
-    """Save a figure of matplotlib as .svg or .png. Equal figures give equal files.
-
-    Args:
-        path: Where it goes.
-        figure: What is saved.
-
-    Returns:
-        The path.
-
-    Example:
-        >>> save_figure("figure.svg", matplotlib.pyplot.figure())  # doctest: +SKIP
-    """
-    check_plot(path)
     path, buffer = Path(path), io.BytesIO()
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     with _matplotlib().rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a viewer may have a font with it
-        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata)
+        draw(panels, title=title, legend=legend, note=note).savefig(buffer, format=path.suffix[1:], metadata=metadata)
     write_file(path, buffer.getvalue(), durable=False)
     return path
 
