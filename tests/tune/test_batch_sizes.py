@@ -28,7 +28,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
             tried.append(size)
             return (size / rate(size), size * 1000) if size <= fits_to else None
 
-        monkeypatch.setattr(_Measure, "_in_child", fake)
+        monkeypatch.setattr(_Measure, "alone", fake)
         monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / rate(size) for size in sizes]])
         return tried
 
