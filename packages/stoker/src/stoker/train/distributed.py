@@ -28,7 +28,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
 from stoker.train.activation_checkpointing import repeated_layers
-from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ordered", "ddp", "fsdp"]
@@ -175,15 +174,6 @@ class Ranks:
                 raise OptionError(
                     f"{what}: {shown(values[0])} on rank 0, but {shown(other)} on rank {rank}; expected the same on all ranks."
                 )
-
-
-class Elsewhere(CheckpointFolder):
-    """The checkpoints of a rank that writes none: the first one does."""
-
-    def save(
-        self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], *, best: bool = False, wait: bool = False
-    ) -> None:
-        """Nothing is done here."""
 
 
 def _leave() -> None:

@@ -606,7 +606,8 @@ class Fit:
         parts["fit"] |= {**first, "others": others}
         facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
+        if self._ranks.is_first:
+            self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
         self._saved_step = self.progress.step
         for on_save in self._on_save:
             on_save(self.progress.step, dict(self.progress.last))
