@@ -1,6 +1,7 @@
 """Training: batches become steps.
 
     trainer     Trainer: what a run consists of             settings    its options, declared once
+    stream      what a trainer asks of its batches
     fit         epochs, validation, saving; callbacks       engine      setups, measured and chosen; autotune: the test
     loss, step  loss functions; one update of the weights   graph       steps as CUDA graphs
     ema         the EMA of the weights                      activation_checkpointing  less memory, more time
