@@ -21,7 +21,7 @@ def test_stores_feeds_results_and_findings_have_a_form_for_notebooks() -> None:
     trainer = stoker.Trainer(model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1), progress=False)
     shown = trainer.fit(batches, valid=batches, epochs=1)._repr_html_()
     assert "finished after 1 steps" in shown
-    assert ">val_loss</td>" in shown
+    assert "val_loss " in shown
     finding = Finding(verdict="none", confidence="low", spread=0.3, why=f"only 5 steps were measured {HOSTILE}")
     assert "NO VERDICT" in finding._repr_html_()
     assert "<script" not in finding._repr_html_()

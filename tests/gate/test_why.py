@@ -61,4 +61,4 @@ def test_a_sync_that_was_removed_is_named(tmp_path: Path) -> None:
     assert "print(loss.item())" in lines[1]
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(3)")
-    assert "was not counted" in explain(Version(program=str(before)), Version(program=str(broken)))[0]
+    assert "was not counted" in explain(Version(program=str(broken)), Version(program=str(after)))[0]

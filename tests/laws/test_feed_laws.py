@@ -252,13 +252,13 @@ def test_set_epoch_says_which_epoch_is_next() -> None:
 @pytest.mark.parametrize(
     "order", [Shuffle(3), BlockShuffle(3, block=10, window=100), ByLength(3, group=32, pool=4)], ids=["shuffle", "blocks", "length"]
 )
-def test_ten_thousand_restarts(order: Any, rng: np.random.Generator) -> None:
-    """A training of 997 samples, stopped and resumed 10,000 times with other ranks and batch sizes: no sample lost or repeated."""
+def test_three_thousand_restarts(order: Any, rng: np.random.Generator) -> None:
+    """A training of 997 samples, stopped and resumed 3,000 times with other ranks and batch sizes: no sample lost or repeated."""
     samples = Feed(numbered(997), Sequences(4), batch_size=1).samples
     plan = order.over(samples, batch_size=32)
     epoch = position = 0
     epochs: list[list[Any]] = [[]]
-    for _ in range(10_000):
+    for _ in range(3000):
         world, batch_size, num_steps = int(rng.integers(1, 9)), int(rng.integers(1, 40)), int(rng.integers(0, 4))
         ranks = [FeedRanks(rank, world) for rank in range(world)]
         passes = [
@@ -309,9 +309,9 @@ def updates_of(plan: Any, epoch: int, start: int, world: int, *, batch_size: int
 
 @pytest.mark.promise("P33")
 @pytest.mark.parametrize("order", [Shuffle(3), BlockShuffle(3, block=10, window=100)], ids=["shuffle", "blocks"])
-def test_a_hundred_random_schedules_of_ranks_keep_every_update(order: Any, rng: np.random.Generator) -> None:
+def test_random_schedules_of_ranks_keep_every_update(order: Any, rng: np.random.Generator) -> None:
     """Ranks come and go amid epochs, and may lose updates since the last checkpoint: what takes effect is what one process does."""
-    for number in range(100):
+    for number in range(40):
         count, batch_size, per_update = int(rng.integers(1, 400)), int(rng.integers(1, 9)), int(rng.integers(1, 9))
         samples = Feed(numbered(count), Sequences(4), batch_size=1).samples
         plan = order.over(samples, batch_size=batch_size * per_update)

@@ -74,6 +74,6 @@ def test_a_group_of_its_own_keeps_the_order_for_every_batch_size(lengths: list[i
 def test_saved_states_bring_their_group() -> None:
     assert ByLength(0).adopt(3, {"group": 32}) == ByLength(3, 32)
     assert ByLength(0, 32, 7).adopt(3, {"group": 32}) == ByLength(3, 32, 7)
-    message = r"^the state was saved with ByLength\(group=32\), but this feed has group=16: another order\.$"
+    message = r"^the state was saved with ByLength\(group=32\), but this feed has group=16: another order\. Give the same group"
     with pytest.raises(OptionError, match=message):
         ByLength(0, 16).adopt(3, {"group": 32})

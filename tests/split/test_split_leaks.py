@@ -81,7 +81,7 @@ def judge(store: Store, view: Any, train: Any, test: Any) -> float:
 def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() -> None:
     view = Windows(16, horizon=20, tail="drop")
     scores: dict[str, list[float]] = {"shuffled": [], "chronological": [], "purged": []}
-    for seed in range(20):
+    for seed in range(12):
         store = random_walk(seed)
         numbers = np.random.default_rng(seed).permutation(view.over(lengths_of(store)).num_samples)
         subsets = {"train": numbers[: 7 * len(numbers) // 10], "valid": numbers[7 * len(numbers) // 10 :]}

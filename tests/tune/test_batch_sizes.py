@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from stoker.errors import OptionError
-from stoker.tune import BatchSizeChoice, batch_size
+from stoker.tune import BatchSizeChoice, batch_size, batch_sizes
 from stoker.tune.batch_sizes import MOST_IN_TURN, _Measure
 
 Rate = Callable[[int], float]
@@ -28,7 +28,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
             tried.append(size)
             return (size / rate(size), size * 1000) if size <= fits_to else None
 
-        monkeypatch.setattr(_Measure, "_in_child", fake)
+        monkeypatch.setattr(_Measure, "alone", fake)
         monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / rate(size) for size in sizes]])
         return tried
 
@@ -169,7 +169,10 @@ def test_model_optimizer_and_random_numbers_are_left_alone() -> None:
     assert not torch.equal(before[0]["0.weight"], model.state_dict()["0.weight"])
 
 
-def test_a_size_beyond_the_memory_limit_does_not_fit() -> None:
+def test_a_size_beyond_the_memory_limit_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_sizes, "ROUNDS", 2)
+    monkeypatch.setattr(batch_sizes, "IN_TURN_ROUNDS", 2)
+
     def make_step() -> Callable[[torch.Tensor], None]:
         def step(batch: torch.Tensor) -> None:
             torch.empty(len(batch), 16 << 20)  # 64 MB per sample: threads of earlier tests give back 8 MB each as they end
@@ -193,16 +196,17 @@ def test_an_error_of_the_step_is_reported() -> None:
         batch_size(make_step, torch.ones(4, 8))
 
 
-def test_invalid_options_are_errors() -> None:
-    for name, value in (
-        ("tolerance", 1.0),
-        ("largest", 0),
-        ("num_samples", 0),
-        ("effective_batch", -4),
-        ("min_steps_per_epoch", 0),
-    ):
-        with pytest.raises(OptionError, match=f"{name} is {value}"):
-            choose(**{name: value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("tolerance", 1.0), ("largest", 0), ("num_samples", 0), ("effective_batch", -4), ("min_steps_per_epoch", 0)],
+)
+def test_an_invalid_option_is_an_error(name: str, value: float) -> None:
+    with pytest.raises(OptionError) as caught:
+        choose(**{name: value})
+    assert caught.value.parameter == name
+
+
+def test_a_batch_without_rows_is_an_error() -> None:
     with pytest.raises(OptionError, match="sample_batch has no rows"):
         batch_size(lambda: lambda batch: None, [])
 

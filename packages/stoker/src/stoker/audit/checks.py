@@ -20,7 +20,7 @@ import numpy as np
 
 from stoker._batch import is_tensor
 from stoker._types import Array
-from stoker.audit.fingerprints import BatchRows, Hashes, as_array, listed, seal
+from stoker.audit.fingerprints import BatchRows, as_array, listed, seal
 from stoker.audit.samples import UNKNOWN, Catalogue, Reference, ReferenceIndex, SampleMatcher, UnmatchedRows
 
 Severity = Literal["fault", "note", "unchecked", "passed"]
@@ -296,7 +296,9 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
         their_keys = other.ids
     values, first, their_counts = np.unique(their_keys, return_index=True, return_counts=True)
     _, ours, theirs = np.intersect1d(keys, values, assume_unique=True, return_indices=True)
-    copied = not matcher.numbered and (are_measurements or are_copies(_together(keys, counts, values, their_counts)))
+    _, places = np.unique(np.concatenate([keys, values]), return_inverse=True)
+    together = np.bincount(places, weights=np.concatenate([counts, their_counts])).astype(np.int64)
+    copied = not matcher.numbered and (are_measurements or are_copies(together))
     usual = MOST_COPIES if copied else 1
     frequent = (counts[ours] > usual * _usual(counts)) | (their_counts[theirs] > usual * _usual(their_counts))
     num_frequent = int(np.count_nonzero(frequent))
@@ -319,20 +321,11 @@ def judge_overlap(log: EpochLog, matcher: SampleMatcher, other: Reference, *, ar
         place = log.place(int(np.flatnonzero(log.identities == identity)[0]))
         here = place if matcher.catalogue is None else f"sample {matcher.catalogue.numbers[identity]:,} ({place})"
         examples.append(f"{here} is row {there:,} there")
-    places = shown(examples, num_shared)
-    text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in the validation data (apart_from), too: {places}{aside}"
-    text += (
-        " They repeat as copies do: split the data first, and copy samples (oversampling) of the training part alone."
-        if copied
-        else ""
-    )
+    shown_places = shown(examples, num_shared)
+    text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in the validation data (apart_from), too: {shown_places}{aside}"
+    if copied:
+        text += " They repeat as copies do: split the data first, and copy samples (oversampling) of the training part alone."
     return AuditFinding("shared samples", "fault", text, num_shared)
-
-
-def _together(keys: Hashes, counts: Array, values: Hashes, their_counts: Array) -> Array:
-    """Return how often each content is in both data together."""
-    _, places = np.unique(np.concatenate([keys, values]), return_inverse=True)
-    return np.bincount(places, weights=np.concatenate([counts, their_counts])).astype(np.int64)
 
 
 def are_copies(counts: Array) -> bool:

@@ -1,6 +1,6 @@
 """Feed: from a store and an order to batches on the device.
 
-    feed                              Feed, and what a user calls on it; protocol: what a trainer asks of any batches
+    feed                              Feed, and what a user calls on it
     columns, scaling, categories      which columns, as which type, scaled how, with which codes
     residency                         where the columns stay: device, host or stream
     gather, device, padding           gathering samples on the CPU or on the GPU, padded and masked; transform: functions of the user

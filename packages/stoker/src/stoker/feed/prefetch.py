@@ -73,7 +73,7 @@ class FeedRanks:
                 f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.", parameter="rank"
             )
         if rank is None or world_size is None:
-            rank, world_size = _from_environment("RANK"), _from_environment("WORLD_SIZE") or 1
+            rank, world_size = integer_from_environment("RANK"), integer_from_environment("WORLD_SIZE") or 1
             if rank is None and world_size > 1:
                 raise OptionError(
                     f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass "
@@ -91,7 +91,8 @@ class FeedRanks:
         return start + count * self.rank // self.world_size, start + count * (self.rank + 1) // self.world_size
 
 
-def _from_environment(name: str) -> int | None:
+def integer_from_environment(name: str) -> int | None:
+    """The integer in an environment variable, as torchrun sets it; None where it is not set."""
     text = os.environ.get(name)
     if text is None or not text.strip():
         return None

@@ -64,6 +64,20 @@ class Order(Protocol):
         """This order with the seed and the choices of a saved state."""
 
 
+def _adopted(order: Order, name: str, shape: Mapping[str, int], *, parameter: str) -> int | None:
+    """A choice of a saved state; refuses another one than the order was made with."""
+    asked: int | None = getattr(order, name)
+    chosen = shape.get(name, asked)
+    if asked not in (None, chosen):
+        kind = type(order).__name__
+        raise OptionError(
+            f"the state was saved with {kind}({name}={chosen}), but this feed has {name}={asked}: another order. Give the same {name}, "
+            f"or none to take that of the state.",
+            parameter=parameter,
+        )
+    return chosen
+
+
 @dataclass(frozen=True)
 class Sequential:
     """Samples in the order in which they are stored.
@@ -317,13 +331,7 @@ class ByLength(CheckedFields):
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> ByLength:
         """With the seed and group of a saved state."""
-        group = shape.get("group", self.group)
-        if self.group is not None and self.group != group:
-            raise OptionError(
-                f"the state was saved with ByLength(group={group}), but this feed has group={self.group}: another order.",
-                parameter="group",
-            )
-        return ByLength(seed, group, self.pool)
+        return ByLength(seed, _adopted(self, "group", shape, parameter="group"), self.pool)
 
 
 class _ByLengthPlan(Plan):
@@ -434,14 +442,8 @@ class BlockShuffle:
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> BlockShuffle:
         """With the seed, block and window of a saved state."""
-        for name, given in (("block", self.block), ("window", self.window)):
-            if given is not None and given != shape.get(name, given):
-                raise OptionError(
-                    f"the state was saved with BlockShuffle({name}={shape[name]}), but this feed has {name}={given}: "
-                    f"another order. Give the same {name}, or none to take that of the state.",
-                    parameter="state",
-                )
-        return BlockShuffle(seed, shape.get("block", self.block), shape.get("window", self.window))
+        block, window = (_adopted(self, name, shape, parameter="state") for name in ("block", "window"))
+        return BlockShuffle(seed, block, window)
 
 
 def num_blocks_for(batch_size: int) -> int:

@@ -1,6 +1,7 @@
 """Training: batches become steps.
 
     trainer     Trainer: what a run consists of             settings    its options, declared once
+    stream      what a trainer asks of its batches
     fit         epochs, validation, saving; callbacks       engine      setups, measured and chosen; autotune: the test
     loss, step  loss functions; one update of the weights   graph       steps as CUDA graphs
     ema         the EMA of the weights                      activation_checkpointing  less memory, more time
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
     from stoker.train.plots import check_plot as check_plot
-    from stoker.train.plots import save_figure as save_figure
     from stoker.train.plots import save_plot as save_plot
     from stoker.train.run import remove_run as remove_run
     from stoker.train.schedule import Constant as Constant

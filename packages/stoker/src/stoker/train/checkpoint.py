@@ -145,20 +145,21 @@ VERSION = 1
 MAX_INDEX_BYTES = 64 << 20
 _SUFFIX = ".safetensors"
 _PART_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _ZEROS = "0" * 32
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known of a part's file."""
 
-    num_bytes: Annotated[int, Meta(ge=0)]
-    xxh3: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    num_bytes: int
+    xxh3: str
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part: its skeleton, and its file if it has tensors."""
 
-    name: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,31}$")]
+    name: str
     file: File | None
     skeleton: Any
 
@@ -296,9 +297,17 @@ def _read_index(folder: Path) -> Index:
         same = _dump(index) == data
     except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as error:
         raise CheckpointInvalidError(f"{path} is not the index of a checkpoint: {error}.") from None
-    names = [part.name for part in index.parts]
-    if len(set(names)) < len(names):
-        raise CheckpointInvalidError(f"{path} has two parts of one name: {', '.join(names)}.")
+    names: set[str] = set()
+    for i, part in enumerate(index.parts):
+        file, rules = part.file or File(num_bytes=0, xxh3=_ZEROS), "a new name of 1 to 32 lowercase letters, digits and '_'"
+        for is_right, field, expected, found in (
+            (_PART_NAME.fullmatch(part.name) and part.name not in names, "name", rules, part.name),
+            (file.num_bytes >= 0, "file.num_bytes", "a size", file.num_bytes),
+            (_DIGEST.fullmatch(file.xxh3), "file.xxh3", "32 hex digits", file.xxh3),
+        ):
+            if not is_right:
+                raise CheckpointInvalidError(f"{path}: $.parts[{i}].{field}: expected {expected}, found {found!r}.")
+        names.add(part.name)
     if not same:
         raise CheckpointInvalidError(f"{path} does not match its digest: it was changed after it was written.")
     return index

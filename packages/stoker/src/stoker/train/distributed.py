@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -27,8 +26,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from stoker.errors import OptionError, TrainError
+from stoker.feed.prefetch import integer_from_environment
 from stoker.train.activation_checkpointing import repeated_layers
-from stoker.train.checkpoint import CheckpointFolder
 from stoker.train.state_dict import flatten, shown, unflatten
 
 Kind = Literal["auto", "ordered", "ddp", "fsdp"]
@@ -60,12 +59,14 @@ class Ranks:
 
         `device` is by default that of the model. Of GPUs, each rank takes the one of its local rank.
         """
-        if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
+        if not dist.is_available() or not (dist.is_initialized() or (integer_from_environment("WORLD_SIZE") or 1) > 1):
             return cls(rank=0, world_size=1, kind=kind, device=_CPU)
         place = device or next((weight.device for weight in model.parameters()), _CPU)
         if place.type == "cuda":
             if device is None:
-                number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
+                local_rank = integer_from_environment("LOCAL_RANK")
+                number = (integer_from_environment("RANK") or 0) if local_rank is None else local_rank
+                present = torch.cuda.device_count()
                 if number >= present:
                     raise OptionError(
                         f"this is process {number} of its machine, which has {present} GPUs. Start at most one per GPU."
@@ -177,25 +178,9 @@ class Ranks:
                 )
 
 
-class Elsewhere(CheckpointFolder):
-    """The checkpoints of a rank that writes none: the first one does."""
-
-    def save(
-        self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], *, best: bool = False, wait: bool = False
-    ) -> None:
-        """Nothing is done here."""
-
-
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "").strip()
-    if not text.isdecimal() and text:
-        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.", parameter=name)
-    return int(text) if text else default
 
 
 def _packed(tree: Any) -> torch.Tensor:

@@ -32,7 +32,7 @@ from torch import nn
 from stoker._batch import entry_of
 from stoker._clock import now_ns
 from stoker._kernels import compile_ns
-from stoker._text import html_table, readable_seconds
+from stoker._text import html_text, readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
@@ -146,12 +146,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        rows: list[tuple[str, str]] = [(name, f"{value:.4g}") for name, value in self.metrics.items()]
-        if self.best is not None and self.best_step is not None:
-            rows.append(("best", f"{self.best:.4g} at step {self.best_step:,}"))
-        rows += [("waited for data", f"{self.wait:.1%}"), ("setup", str(self.setup)), ("folder", str(self.folder or "none"))]
-        rows += [("slowdown", str(slowdown)) for slowdown in self.slowdowns]
-        return html_table(f"{self.stopped} after {self.step:,} steps in {readable_seconds(self.seconds)}", rows)
+        return html_text("\n".join([str(self), f"setup: {self.setup}; folder: {self.folder or 'none'}", *map(str, self.slowdowns)]))
 
 
 def _outputs(
@@ -611,7 +606,8 @@ class Fit:
         parts["fit"] |= {**first, "others": others}
         facts = {**resume.comparable(self.parts), **self.identity, "setup": asdict(self.setup)}
         facts |= {"epoch": self.progress.epoch, "metrics": dict(self.progress.last)}
-        self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
+        if self._ranks.is_first:
+            self.checkpoints.save(self.progress.step, parts, facts, best=best, wait=wait or bool(self._on_save))
         self._saved_step = self.progress.step
         for on_save in self._on_save:
             on_save(self.progress.step, dict(self.progress.last))

@@ -2,7 +2,6 @@
 
     plot            the curves of runs, as `stoker runs --plot` draws them
     save_plot       panels of curves
-    save_figure     any figure of matplotlib
 
 matplotlib (the extra `plot`) draws; it is imported on use. An SVG holds no date and no random names: the same numbers give the
 same file.
@@ -160,31 +159,12 @@ def save_plot(
         >>> save_plot("loss.svg", [panel], title="First run")  # doctest: +SKIP
     """
     check_plot(path)
-    with _matplotlib().rc_context(STYLE):
-        figure = draw(panels, title=title, legend=legend, note=note, quick=quick)
-        return save_figure(path, figure, dpi=QUICK_DPI if quick else DPI)
-
-
-def save_figure(path: str | Path, figure: Figure, *, dpi: int = DPI) -> Path:
-    """Save a figure of matplotlib as .svg or .png. Equal figures give equal files.
-
-    Args:
-        path: Where it goes.
-        figure: What is saved.
-        dpi: Dots per inch of a .png.
-
-    Returns:
-        The path.
-
-    Example:
-        >>> save_figure("figure.svg", matplotlib.pyplot.figure())  # doctest: +SKIP
-    """
-    check_plot(path)
     path, buffer = Path(path), io.BytesIO()
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     with _matplotlib().rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a viewer may have a font with it
-        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata, dpi=dpi)
+        figure = draw(panels, title=title, legend=legend, note=note, quick=quick)
+        figure.savefig(buffer, format=path.suffix[1:], metadata=metadata, dpi=QUICK_DPI if quick else DPI)
     write_file(path, buffer.getvalue(), durable=False)
     return path
 

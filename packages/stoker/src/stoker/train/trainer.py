@@ -31,7 +31,7 @@ from stoker.train.activation_checkpointing import recomputed
 from stoker.train.autotune import Setup, Trial
 from stoker.train.callbacks import Callback, check_callbacks, methods_of, writers_of
 from stoker.train.checkpoint import Checkpoint, CheckpointFolder
-from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
+from stoker.train.distributed import Ranks, is_shard, shard
 from stoker.train.early_stopping import EarlyStopping
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine
@@ -399,9 +399,7 @@ class Trainer:
 
     def _checkpoints(self, folder: Path) -> CheckpointFolder:
         settings, folder = self.settings.checkpoints, folder / "checkpoints"
-        if not self.ranks.is_first:
-            return Elsewhere(folder, keep=settings.keep)
-        if settings.copies is None:
+        if settings.copies is None or not self.ranks.is_first:  # the others write none
             return CheckpointFolder(folder, keep=settings.keep)
         from stoker.store.object_storage import open_bucket
 

@@ -18,27 +18,24 @@ import resource
 import statistics
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import psutil
+import torch
 from msgspec import Meta
+from torch import nn
 
 from stoker._batch import map_tensors, num_rows, tensors_of
 from stoker._clock import RunQueueDelay, thread_busy_ns
 from stoker._text import readable_bytes
 from stoker._types import Count, converted
 from stoker.errors import OptionError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import torch
-    from torch import nn
 
 TOLERANCE = 0.05
 MIN_STEPS_PER_EPOCH = 20
@@ -182,8 +179,6 @@ def batch_size(
         >>> choice.size in (1, 2, 3, 4)
         True
     """
-    import torch
-
     tolerance = converted("tolerance", tolerance, Annotated[float, Meta(ge=0, lt=1)])
     largest, num_samples = converted("largest", largest, Count | None), converted("num_samples", num_samples, Count | None)
     effective_batch = converted("effective_batch", effective_batch, Count | None)
@@ -272,8 +267,6 @@ def _repeating(batch: Any) -> Callable[[int], Any]:
         )
 
     def make(size: int) -> Any:
-        import torch
-
         def resize(tensor: torch.Tensor) -> torch.Tensor:
             if not tensor.dim() or len(tensor) != rows:
                 return tensor
@@ -361,26 +354,22 @@ def _round_size(size: int, low: int, high: int) -> int:
 # ---- one trial ----
 
 
+@dataclass(eq=False)
 class _Measure:
     """Measures sizes, each once; then some of them in turn."""
 
-    def __init__(
-        self,
-        make_step: Callable[[], Callable[[Any], Any]],
-        make_batch: Callable[[int], Any],
-        device: torch.device,
-        memory: int | None,
-        report: Callable[[str], None],
-    ) -> None:
-        self._make_step, self._make_batch, self._device, self._memory, self._report = make_step, make_batch, device, memory, report
-        self.points: dict[int, BatchPoint] = {}
-        self.errors: dict[int, str] = {}
-        """Of sizes that a kernel refuses, though smaller ones work."""
-        if device.type != "cuda":
-            import torch
+    make_step: Callable[[], Callable[[Any], Any]]
+    make_batch: Callable[[int], Any]
+    device: torch.device
+    memory: int | None
+    report: Callable[[str], None]
+    points: dict[int, BatchPoint] = field(default_factory=dict)
+    errors: dict[int, str] = field(default_factory=dict)
+    """Of sizes that a kernel refuses, though smaller ones work."""
 
-            # The first optimizer of a process loads 800 modules of torch. Here, so that no child has to.
-            torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    def __post_init__(self) -> None:
+        # The first optimizer of a process loads 800 modules of torch. Here, so that no child has to.
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
     def fitting(self) -> list[BatchPoint]:
         """Sizes that fit, in order."""
@@ -389,7 +378,7 @@ class _Measure:
     def __call__(self, size: int) -> BatchPoint:
         if size in self.points:
             return self.points[size]
-        measured = self._on_gpu(size) if self._device.type == "cuda" else self._in_child(size)
+        measured = self.alone(size)
         point = BatchPoint(size=size, samples_per_second=0.0, memory=0, fits=False)
         if measured is not None:
             seconds, memory = measured
@@ -397,7 +386,7 @@ class _Measure:
         self.points[size] = point
         what = f"{point.samples_per_second:,.0f} samples/s, {readable_bytes(point.memory)}" if point.fits else "does not fit"
         what = f"fails: {self.errors[size]}" if size in self.errors else what
-        self._report(f"batch {size:,}: {what}")
+        self.report(f"batch {size:,}: {what}")
         return point
 
     def in_turn(self, sizes: Sequence[int]) -> bool:
@@ -411,42 +400,41 @@ class _Measure:
             share = statistics.median(seconds[-1] / max(seconds[i], 1e-12) for seconds in rounds) * size / last
             rate = share * self.points[last].samples_per_second
             self.points[size] = replace(self.points[size], samples_per_second=rate)
-            self._report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
+            self.report(f"batch {size:,}: {share:.0%} of the throughput of {last:,}, in turn".replace("%", " %"))
         return True
 
     def rounds(self, sizes: Sequence[int]) -> list[list[float]] | None:
         """Seconds per step of each size, round by round; None where they do not fit together."""
-        if self._device.type != "cuda":
-            return self._forked(sizes, lambda: self._time(sizes, IN_TURN_ROUNDS))
-        import torch
+        return self._run(sizes, lambda: self._time(sizes, IN_TURN_ROUNDS))
 
-        try:
-            return self._time(sizes, IN_TURN_ROUNDS)
-        except torch.OutOfMemoryError:
-            return None
-        finally:
-            _free(self._device)
+    def alone(self, size: int) -> tuple[float, int] | None:
+        """Seconds per step of a size, and the bytes that a step adds; None where it does not fit."""
+
+        def work() -> tuple[float, int]:
+            before = _memory_now(self.device)
+            seconds = min(seconds for [seconds] in self._time([size], ROUNDS))
+            return seconds, max(0, _memory_peak(self.device) - before)
+
+        return self._run([size], work)
 
     def _time(self, sizes: Sequence[int], num_rounds: int) -> list[list[float]]:
-        steps = [self._make_step() for _ in sizes]
-        batches = [self._make_batch(size) for size in sizes]
-        return _time_steps(list(zip(steps, batches, strict=True)), num_rounds, device=self._device)
+        steps = [self.make_step() for _ in sizes]
+        batches = [self.make_batch(size) for size in sizes]
+        return _time_steps(list(zip(steps, batches, strict=True)), num_rounds, device=self.device)
 
-    def _on_gpu(self, size: int) -> tuple[float, int] | None:
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(self._device)
-        before = torch.cuda.memory_allocated(self._device)
+    def _run(self, sizes: Sequence[int], work: Callable[[], T]) -> T | None:
+        """What `work` returns; None where it needs more memory than there is, or where a kernel refuses the largest of the sizes."""
+        if self.device.type != "cuda":
+            return self._forked(sizes, work)
         try:
-            seconds = min(found for [found] in self._time([size], ROUNDS))
-            return seconds, torch.cuda.max_memory_allocated(self._device) - before
+            return work()
         except torch.OutOfMemoryError:
             return None
         except RuntimeError as error:
-            self._note_error(size, str(error))
+            self._note_error(max(sizes), str(error))
             return None
         finally:
-            _free(self._device)
+            _free(self.device)
 
     def _note_error(self, size: int, text: str) -> None:
         """Some kernels have a largest batch; an error at the smallest size is one of the step."""
@@ -455,19 +443,9 @@ class _Measure:
             raise OptionError(f"a step with a batch of {size:,} failed: {reason}", parameter="sample_batch")
         self.errors[size] = reason
 
-    def _in_child(self, size: int) -> tuple[float, int] | None:
-        def work() -> tuple[float, int]:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            seconds = min(found for [found] in self._time([size], ROUNDS))
-            return seconds, max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-
-        return self._forked([size], work)
-
     def _forked(self, sizes: Sequence[int], work: Callable[[], T]) -> T | None:
         """What `work` returns in a fork of this process under a limit of memory; None where it needs more."""
-        import psutil
-
-        budget = self._memory if self._memory is not None else int(MEMORY_SHARE * psutil.virtual_memory().available)
+        budget = self.memory if self.memory is not None else int(MEMORY_SHARE * psutil.virtual_memory().available)
 
         def under_limit() -> T:
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -528,7 +506,6 @@ def _time_steps(pairs: Sequence[tuple[Callable[[Any], Any], Any]], num_rounds: i
 def _time_on_gpu(device: torch.device) -> Callable[[Callable[[Any], Any], Any, int], tuple[float, float]]:
     """A function that measures steps as in a run, where the host is ahead of the GPU and the caches have data of this size: an
     additional step comes first, and the GPU takes the times. Otherwise a round of few steps would seem up to 20 % slower."""
-    import torch
 
     def time_round(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[float, float]:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -556,9 +533,21 @@ def _time_on_cpu(step: Callable[[Any], Any], batch: Any, count: int) -> tuple[fl
     return own_ns / 1e9 / count, spent_ns / 1e9
 
 
-def _free(device: torch.device) -> None:
-    import torch
+def _memory_now(device: torch.device) -> int:
+    """Bytes in use, from which the peak of `_memory_peak` is counted; of a CPU the peak so far."""
+    if device.type != "cuda":
+        return _memory_peak(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
+
+def _memory_peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _free(device: torch.device) -> None:
     gc.collect()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
@@ -567,8 +556,6 @@ def _free(device: torch.device) -> None:
 @contextmanager
 def _kept(model: nn.Module | None, optimizer: torch.optim.Optimizer | None, device: torch.device) -> Iterator[None]:
     """Put model, optimizer and random states back at the end. On a CPU only children change them."""
-    import torch
-
     if device.type != "cuda":
         yield
         return

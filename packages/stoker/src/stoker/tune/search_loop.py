@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -136,7 +137,7 @@ def search(
             stopping=stopping,
             keeps_all=isinstance(rule, optuna.pruners.NopPruner),
             on_constant=on_constant,
-            say=report if report is not None else _print_line if progress else lambda line: None,
+            say=report or (partial(print, file=sys.stderr, flush=True) if progress else lambda line: None),
             interrupts=interrupts,
         )
         try:
@@ -155,10 +156,6 @@ def search(
         notes=tuple(running.notes),
         objective=objective,
     )
-
-
-def _print_line(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def best_of_group(scores: Sequence[float], *, sign: float, count: int | None = None) -> list[int]:

@@ -51,25 +51,25 @@ def _distribution(name: str, value: Any) -> BaseDistribution:
         return value
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise OptionError(f"space[{name!r}] is {value!r}; expected a distribution of Optuna, or one of {FORMS}.", parameter="space")
-    kind, rest = (value[0], list(value[1:])) if value[0] in KINDS else (None, [])
-    if kind is None:
-        if not all(isinstance(entry, str | int | float | bool | None) for entry in value):
+    kind, *numbers = value
+    if kind not in KINDS:
+        if not all(isinstance(choice, str | int | float | bool | None) for choice in value):
             raise OptionError(
                 f"space[{name!r}] is {value!r}; the values to choose from may be strings, numbers, True, False or None.",
                 parameter="space",
             )
         return distributions.CategoricalDistribution(list(value))
-    is_number = all(isinstance(entry, int | float) and not isinstance(entry, bool) and math.isfinite(entry) for entry in rest)
-    if not is_number or len(rest) not in (2, 3):
-        raise OptionError(f"space[{name!r}] is {value!r}; expected ({kind!r}, low, high), with finite numbers.", parameter="space")
-    low, high, *step = rest
-    if not low < high:
-        raise OptionError(f"space[{name!r}] is {value!r}: its low end {low} is not below its high end {high}.", parameter="space")
-    if kind in ("log", "int_log") and (low <= 0 or step):
-        what = "a logarithm has no step" if step else f"a logarithm needs a low end above 0, found {low}"
-        raise OptionError(f"space[{name!r}] is {value!r}: {what}.", parameter="space")
-    if kind in ("int", "int_log"):
-        if any(entry != int(entry) for entry in rest):
-            raise OptionError(f"space[{name!r}] is {value!r}; expected integers.", parameter="space")
-        return distributions.IntDistribution(int(low), int(high), log=kind == "int_log", step=int(step[0]) if step else 1)
-    return distributions.FloatDistribution(float(low), float(high), log=kind == "log", step=float(step[0]) if step else None)
+    are_finite = all(
+        isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number) for number in numbers
+    )
+    is_integer, is_log = kind in ("int", "int_log"), kind in ("log", "int_log")
+    if not are_finite or len(numbers) not in (2, 3) or (is_integer and any(number != int(number) for number in numbers)):
+        what = "integers" if is_integer else "finite numbers"
+        raise OptionError(f"space[{name!r}] is {value!r}; expected ({kind!r}, low, high), with {what}.", parameter="space")
+    low, high, *step = numbers
+    if not low < high or (is_log and (low <= 0 or step)):
+        rule = "a low end below the high end" + (", above 0, and no step" if is_log else "")
+        raise OptionError(f"space[{name!r}] is {value!r}; expected {rule}.", parameter="space")
+    if is_integer:
+        return distributions.IntDistribution(int(low), int(high), log=is_log, step=int(step[0]) if step else 1)
+    return distributions.FloatDistribution(float(low), float(high), log=is_log, step=float(step[0]) if step else None)

@@ -32,11 +32,12 @@ def repeat_of(trial: optuna.Trial | FrozenTrial) -> int | None:
 
 def ended(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return trials with a result. A trial that was given back or lost its process is not one: its repetition is."""
-    return [trial for trial in trials if trial.state.is_finished() and not _is_abandoned(trial)]
-
-
-def _is_abandoned(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.FAIL and RECORD in trial.user_attrs and ERROR not in trial.user_attrs
+    return [
+        trial
+        for trial in trials
+        if trial.state.is_finished()
+        and (trial.state != TrialState.FAIL or RECORD not in trial.user_attrs or ERROR in trial.user_attrs)
+    ]
 
 
 def scored(trials: Iterable[FrozenTrial], *, repeats: bool = False) -> list[FrozenTrial]:
