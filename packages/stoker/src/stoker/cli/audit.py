@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,9 +67,8 @@ def command(
         print_result(report.to_dict())
     else:
         _print(report)
-        base.report(
-            f"next: stoker diagnose {printable(path)}" if report.ok else "next: correct the faults, then run the same command"
-        )
+        called = printable(shlex.join([*(["-m"] if is_module else []), path, *arguments]))
+        base.report(f"next: stoker diagnose {called}" if report.ok else "next: correct the faults, then run the same command")
     if not report.ok:
         raise SystemExit(1)
 

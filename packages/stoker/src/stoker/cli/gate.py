@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from stoker._text import printable, printable_lines
@@ -60,7 +62,7 @@ def command(
     else:
         click.echo(printable_lines(str(gate)))
     if gate.ok and not as_json:
-        called = printable(" ".join([*(["-m"] if is_module else []), script]))
+        called = printable(shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.report(f"next: stoker gate --budget {budget} {called}   (in CI)" if write else f"next: stoker diagnose {called}")
     if not gate.ok:
         raise SystemExit(1)
