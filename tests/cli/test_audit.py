@@ -100,7 +100,7 @@ def test_a_script_with_a_main_is_audited_as_a_module(stoker: Stoker, tmp_path: P
     monkeypatch.chdir(tmp_path)
     Path("pack").mkdir()
     Path("pack/train.py").write_text(TRAINING.replace("FIT", PLAIN))
-    done = stoker("audit", "--max-batches", "5", "-m", "pack.train", "1", "--max-batches", "7")
+    done = call(stoker_command("audit", "--max-batches", "5", "-m", "pack.train", "1", "--max-batches", "7"), tmp_path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == "next: stoker diagnose -m pack.train 1 --max-batches 7"
     assert "DataLoader over Subset: 5 batches with 80 samples" in done.out
