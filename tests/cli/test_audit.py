@@ -117,7 +117,7 @@ def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
 
 
 def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path) -> None:
-    done = stoker("audit", "-q", "--reference", "dataset", "--shuffled", f"{script}:mixed")
+    done = stoker("audit", "-q", "--reference", "dataset", f"{script}:mixed")
     assert done.code == 1
     assert "'x' of sample 0, '[red]\\x1b[31my' of sample 199" in done.out
     assert "\x1b" not in done.out

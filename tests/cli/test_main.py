@@ -142,7 +142,7 @@ def test_without_a_command_the_first_steps_are_shown(stoker: Stoker) -> None:
 
 
 CORE = "diagnose compare watch gate audit pack append inspect train predict export tune runs live".split()
-MOST_OPTIONS = 213
+MOST_OPTIONS = 200
 
 
 def test_the_commands_of_the_core_are_few_and_know_no_recipe() -> None:

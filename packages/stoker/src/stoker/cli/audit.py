@@ -27,10 +27,8 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.option(
     "--apart-from", metavar="NAME", help="Data that must share no sample with the batches. [default: the validation loaders]"
 )
-@click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
-@click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
 @base.json_option
 @click.pass_context
 def command(
