@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import errno
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
+import stoker
 from stoker import errors
 from stoker.errors import (
     MAX_MESSAGE,
@@ -64,3 +67,23 @@ def test_shortening_counts_what_is_left_out() -> None:
     found = shorten("a" * 500 + "b" * 500, 100)
     left_out = int(found.partition("[…")[2].partition(" ")[0])
     assert found.count("a") + found.count("b") - "characters left out".count("a") + left_out == 1000
+
+
+def advice_without_argument(source: str) -> list[int]:
+    """The lines of errors that advise a value of `stoker.pack`, such as Csv(encoding=), but do not have the field `parameter`."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    errors = [call for call in calls if ast.unparse(call.func).endswith(("Error", ".invalid"))]
+    advises = re.compile(r"\b(?:Csv|Files|Resources|Time)\(\w+=")
+    return [
+        call.lineno
+        for call in errors
+        if advises.search(ast.unparse(call)) and not {"parameter", None} & {word.arg for word in call.keywords}
+    ]
+
+
+def test_advice_in_arguments_can_be_shown_as_flags() -> None:
+    """The command line shows `Csv(encoding=)` as `--encoding` for errors with the field `parameter` alone."""
+    sources = Path(stoker.__file__).parent.rglob("*.py")
+    assert [(path.name, lines) for path in sources if (lines := advice_without_argument(path.read_text()))] == []
+    assert advice_without_argument('raise BadError(f"{path} is bad. Pass Csv(encoding=)", path=path)') == [1], "the control"
+    assert advice_without_argument('raise BadError("Pass Csv(encoding=)", parameter="encoding")') == []

@@ -72,6 +72,18 @@ def test_other_errors_that_cannot_be_raised_are_printed(tmp_path: Path) -> None:
     assert (done.stdout, "Exception ignored" in done.stderr) == ("went on\n", True)
 
 
+def test_ctrl_c_before_the_first_import_is_not_a_traceback(tmp_path: Path) -> None:
+    def run(code: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+
+    code = "import sys, stoker.__main__, _signal; print(_signal.getsignal(2) == _signal.SIG_DFL, 'signal' in sys.modules)"
+    assert run(code).stdout == "True False\n"
+    stop = "\nimport os, time\nos.kill(os.getpid(), 2)\ntime.sleep(5)"
+    done = run(f"import stoker.__main__{stop}")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")  # a shell shows 130
+    assert "KeyboardInterrupt" in run(stop).stderr, "the control: Python's own answer"
+
+
 def test_ignored_signals_stay_ignored(tmp_path: Path) -> None:
     code = (
         f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{START}os.kill(os.getpid(), signal.SIGINT)\nprint('alive')"

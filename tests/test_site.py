@@ -55,7 +55,6 @@ def test_every_block_of_code_runs() -> None:
     missing = [(page, name) for page, name in elsewhere.items() if importlib.util.find_spec(name) is None for _ in range(2)]
     elsewhere_run = {"docs/extending.md": "tests/test_extend.py", "docs/comparing.md": "tests/cli/test_compare.py"}
     elsewhere_run["docs/howto/research_loops.md"] = "tests/compare/test_evaluation.py"
-    elsewhere_run["docs/howto/minio.md"] = "tests/store/test_minio.py"
     assert all((ROOT / tests).exists() for tests in elsewhere_run.values())
     shown = [(page, reason) for page, _, reason in exceptions if page not in elsewhere_run]
     assert shown == [(page, f"{name} is not installed") for page, name in missing]

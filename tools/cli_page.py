@@ -24,9 +24,10 @@ This page is generated from the source by `make reference`. Do not edit it by ha
 | code | meaning |
 | --- | --- |
 | 0 | the command did what it was asked: a store, a run, a table, a verdict |
-| 1 | a check failed: `audit` found an error, a count of `gate` grew |
+| 1 | a check failed: `audit` found an error, a count of `gate` grew, `compare` found the new version slower or worse |
 | 2 | an error: one line on stderr, with the [name of the error](errors.md) on a terminal. `--debug` shows its traceback |
-| 3 | `diagnose` has no verdict, or `diagnose --apply` no patch |
+| 3 | no answer: `diagnose` has no verdict, or `diagnose --apply` no patch; `compare` is undecided |
+| 4 | `compare`: the results changed, and the new version is not shown to be better |
 | 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM. `pack`, `append` and `train` resume. `live` ends by Ctrl-C with 0 |
 | another | `watch SCRIPT.py` ends with the exit code of the script |
 

@@ -63,6 +63,7 @@ FOR_EXTENSIONS = ("stoker.extend.", "stoker.store.")
 UNTESTED = {"__init__", "__main__"}
 OF_THE_PROJECT = {
     "test_docs",
+    "test_security",
     "test_examples",
     "test_import",
     "test_public_imports",

@@ -65,6 +65,7 @@ def test_a_budget_is_written_and_defended(gate: Stoker, folder: Path) -> None:
     done = call(stoker_command(*WORDS, "--write", "train.py", "--epochs", "1"), folder)  # as a user does
     assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
     assert done.out.startswith("wrote budget.json\nwithin the budget: ")
+    assert done.out.splitlines()[-1].startswith("next: stoker gate --budget budget.json train.py --epochs 1 "), "with its arguments"
     done = gate("--quiet", "--", "slow")
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()

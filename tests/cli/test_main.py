@@ -142,7 +142,7 @@ def test_without_a_command_the_first_steps_are_shown(stoker: Stoker) -> None:
 
 
 CORE = "diagnose compare watch gate audit pack append inspect train predict export tune runs live".split()
-MOST_OPTIONS = 213
+MOST_OPTIONS = 200
 
 
 def test_the_commands_of_the_core_are_few_and_know_no_recipe() -> None:
@@ -159,6 +159,26 @@ def test_the_commands_of_the_core_are_few_and_know_no_recipe() -> None:
 def test_the_options_of_all_commands_are_few() -> None:
     """Those of the core and of the recipes together; -q, -v, --debug and --json mean the same everywhere, and are not counted."""
     assert sum("--json" not in option.opts for command in COMMANDS.values() for option in options_of(command)) <= MOST_OPTIONS
+
+
+def exit_codes_of(text: str, command: str) -> set[str]:
+    """The codes with which the table of a page says that a command ends."""
+    rows = re.findall(r"^\| ([\d, ]+) \| (.*) \|$", text, re.MULTILINE)
+    return {code for codes, meaning in rows for code in codes.split(", ") if f"`{command}" in meaning or code in ("0", "2")}
+
+
+def test_the_table_of_exit_codes_has_those_of_every_command() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    told = {}
+    for path, command in COMMANDS.items():
+        _, found, sentence = (command.help or "").partition("Exit code")
+        if found:
+            codes = re.findall(r"(?:^|[,:]) ?(\d+): ", f"{sentence.partition('.')[0]}: ".replace("\n", " "))
+            told[path] = set(codes)
+    assert set(told) == {"diagnose", "compare", "gate", "audit"}
+    assert told["compare"] == {"0", "1", "2", "3", "4"}
+    assert [path for path, codes in told.items() if not codes <= exit_codes_of(page, path)] == []
+    assert not told["compare"] <= exit_codes_of(page.replace("| 4 |", "| 5 |"), "compare"), "the control"
 
 
 def test_an_option_has_one_name() -> None:

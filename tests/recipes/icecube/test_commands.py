@@ -71,7 +71,7 @@ def test_made_events_are_packed_by_the_recipe(stoker: Stoker, tmp_path: Path) ->
 
 
 def test_files_of_the_test_split(stoker: Stoker, tmp_path: Path) -> None:
-    stoker("icecube", "make", tmp_path / "icecube", "--files", "1", "--events", "5", "--split", "test", "-q")
+    make_events(tmp_path / "icecube", files=1, events=5, split="test")
     packed = stoker("pack", tmp_path / "icecube", tmp_path / "a", "--recipe=icecube", "--split", "test", "--json")
     assert (packed.code, packed.err) == (0, "")
     assert '"num_series": 5' in packed.out

@@ -1,6 +1,10 @@
 """`python -m stoker` and the command `stoker`. Signals are handled before the first large import."""
 
+import _signal  # the module `signal` imports others, in which Ctrl-C would be a traceback
 import sys
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # ends the process, until `handle_stops`
 
 
 def main() -> None:

@@ -92,7 +92,6 @@ def _show(done: TrainedIceCube, folder: Path, *, as_json: bool) -> None:
 @click.option("--data", type=base.PATH, required=True, metavar="STORE", help=STORE)
 @shared.settings_option(SETTINGS, shows_fields=False)
 @click.option("--largest", type=int, metavar="N", help="The largest size to try.")
-@base.device_option
 @base.json_option
 def tune_batch(data: str, overrides: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Measure batch sizes of the IceCube model, and choose the smallest within 5 % of the best throughput.
@@ -121,22 +120,19 @@ def icecube() -> None:
 @click.argument("folder", type=base.PATH)
 @click.option("--files", type=COUNT, default=66, show_default=True, metavar="N", help="Number of files with pulses.")
 @click.option("--events", type=COUNT, default=1500, show_default=True, metavar="N", help="Events per file.")
-@base.seed_option(0, "Another seed makes other events.")
-@base.choice_option("--split", choices=["train", "test"], help="test: files without directions.")
 @base.json_option
-def make(folder: str, files: int, events: int, seed: int, split: str, as_json: bool) -> None:
+def make(folder: str, files: int, events: int, as_json: bool) -> None:
     """Write train_meta.parquet, train/batch_*.parquet and sensor_geometry.csv to FOLDER, as the IceCube competition has them.
 
     \b
     stoker icecube make icecube/                              # many small files
     stoker icecube make few/ --files 5 --events 18000         # few large files
-    stoker icecube make icecube/ --split test --files 1
     stoker pack icecube/ ice.stoker --recipe icecube
     """
     from stoker_recipes.icecube import make_events
 
     with base.bar("pulses") as show:
-        made = make_events(folder, files=files, events=events, seed=seed, split=split, progress=show)  # type: ignore[arg-type]
+        made = make_events(folder, files=files, events=events, progress=show)
     if as_json:
         base.print_json({"path": str(made), "files": files, "events": files * events})
         return

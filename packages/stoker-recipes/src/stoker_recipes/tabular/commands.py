@@ -32,7 +32,6 @@ SETTINGS = "stoker_recipes.tabular.settings:TabularSettings"
 )
 @click.option("--key", metavar="COLUMN", help="Column that names the subject of an event. [default: every row is a subject]")
 @click.option("--context", type=base.TABLE, metavar="FILE", help="Facts of the subjects, one row each.")
-@click.option("--context-key", metavar="COLUMN", help="The key of the contexts. [default: --key]")
 @click.option("--encoding", multiple=True, metavar="COLUMN=KIND", help="Kind of a column, such as place=lat_long. May be repeated.")
 @shared.settings_option(SETTINGS)
 @base.folder_option
@@ -110,7 +109,6 @@ def tabular() -> None:
     help="A column without missing values; those of --given are filled. Repeat it for others.",
 )
 @click.option("--temperature", type=float, default=1.0, show_default=True, help="Below 1 makes likely values likelier.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest values up to this probability.")
 @base.seed_option(0)
 @base.device_option
 @base.overwrite_option("Replace the files.")

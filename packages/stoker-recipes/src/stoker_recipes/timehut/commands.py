@@ -88,12 +88,9 @@ def _show(done: TrainedTimeHut, folder: Path, *, as_json: bool) -> None:
 @click.option("--budget", metavar="TIME", help="4s, 10min, or a number of trials. [default: from the size of the data]")
 @click.option("--epochs", type=click.IntRange(min=1), metavar="N", help="Length of a full trial. [default: 160 updates]")
 @click.option("--storage", metavar="FILE|URL", help="Where the study is kept, to continue it. [default: in memory]")
-@base.seed_option(0)
-@base.device_option
 @base.json_option
 def search(
-    data: str, scenario: str, budget: str | None, epochs: int | None, storage: str | None, seed: int, device: str | None,
-    as_json: bool,
+    data: str, scenario: str, budget: str | None, epochs: int | None, storage: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search the temperature and the angular margin of TimeHUT. Configurations train as one population, on the same crops.
 
@@ -111,11 +108,10 @@ def search(
         return f"next: stoker train timehut --data {base.shown_path(data)} {flags}"
 
     study = run_search(
-        objective_of(data, epochs=epochs, device=device),
+        objective_of(data, epochs=epochs),
         SPACES[scenario],
         budget=budget,
         direction="maximize",
-        seed=seed,
         storage=storage,
         name=f"timehut-{scenario}",
         group_size=16,

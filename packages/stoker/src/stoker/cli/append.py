@@ -14,7 +14,6 @@ OVERLAP = ["error", "replace", "keep"]
 @click.argument("store", type=base.PATH)
 @click.argument("source", nargs=-1, type=base.TABLE)
 @base.choice_option("--overlap", choices=OVERLAP, default="error", help="Rows not after the last time of their series.")
-@base.time_option
 @base.pack_option
 @click.option(
     "--compact", "compacts", is_flag=True, help="Rewrite STORE as one plain store, in one step; without SOURCE, only that."
@@ -24,7 +23,6 @@ def command(
     store: str,
     source: tuple[str, ...],
     overlap: str,
-    time: str | None,
     pack_options: tuple[str, ...],
     compacts: bool,
     as_json: bool,
@@ -32,7 +30,7 @@ def command(
     """Add the rows of SOURCE (files, folders, or patterns in quotes) to STORE, in one step.
 
     Rows go to the series with the same key, other keys become new series. Only the new rows are written. Readers keep the rows
-    that they have opened. If an append was killed, the same command resumes it. --time is for a store without a time column.
+    that they have opened. If an append was killed, the same command resumes it. --pack time=COLUMN is for a store without a time column.
 
     \b
     stoker append prices.stoker prices/2026-11-16.csv
@@ -45,7 +43,7 @@ def command(
 
     if not (source or compacts):
         raise click.UsageError("Give the SOURCE of the new rows, or --compact.")
-    options = base.read_pack_options(pack_options) | {"overlap": overlap, **({} if time is None else {"time": time})}
+    options = base.read_pack_options(pack_options) | {"overlap": overlap}
     added: dict[str, object] = {}
     lines: list[str] = []
     if source:

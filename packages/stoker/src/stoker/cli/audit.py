@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,8 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 @click.option(
     "--apart-from", metavar="NAME", help="Data that must share no sample with the batches. [default: the validation loaders]"
 )
-@click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
 @click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch. [default: all]")
-@click.option("--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled. [default: ask the loader]")
 @base.json_option
 @click.pass_context
 def command(
@@ -66,9 +65,8 @@ def command(
         print_result(report.to_dict())
     else:
         _print(report)
-        base.report(
-            f"next: stoker diagnose {printable(path)}" if report.ok else "next: correct the faults, then run the same command"
-        )
+        called = printable(shlex.join([*(["-m"] if is_module else []), path, *arguments]))
+        base.report(f"next: stoker diagnose {called}" if report.ok else "next: correct the faults, then run the same command")
     if not report.ok:
         raise SystemExit(1)
 

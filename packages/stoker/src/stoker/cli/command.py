@@ -615,7 +615,7 @@ def check_new_file(option: str, name: str, endings: Sequence[str] = (), *, overw
     if path.is_dir():
         raise OptionError(f"{option} is {path}, which is a folder; expected the name of a file.", path=path)
     if path.exists() and not path.is_file():
-        raise OptionError(f"{option} is {path}, which is no plain file; expected the name of one.", path=path)
+        raise OptionError(f"{option} is {path}, which is not a plain file; expected the name of one.", path=path)
     if os.path.lexists(path) and not overwrite:
         raise OptionError(f"{path} already exists. Replace the file (--overwrite), or give another name.", path=path)
     return path.resolve() if path.is_symlink() else path

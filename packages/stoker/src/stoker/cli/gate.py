@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from stoker._text import printable, printable_lines
@@ -23,13 +25,11 @@ from stoker.cli.launchers import ScriptCall, launch
 )
 @click.option("--write", is_flag=True, help="Write the budget from this run.")
 @base.module_option
-@click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count. [default: 16]")
-@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted. [default: 4]")
 @base.json_option
 @click.pass_context
 def command(
-    ctx: click.Context, script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool, steps: int | None,
-    warmup: int | None, as_json: bool,
+    ctx: click.Context, script: str, arguments: tuple[str, ...], budget: str, write: bool, is_module: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run SCRIPT.py unchanged for some steps, count what a step does, and compare the counts with a budget.
 
@@ -41,7 +41,7 @@ def command(
     stoker gate --budget budget.json train.py --epochs 1
     """
     script, arguments, is_module = launch(ctx, ScriptCall(script, arguments, is_module), in_workers=False)
-    from stoker.gate.gate import STEPS, WARMUP, gate_script
+    from stoker.gate.gate import gate_script
 
     gate = gate_script(
         script,
@@ -50,8 +50,6 @@ def command(
         write=write,
         module=is_module,
         quiet=base.drops_script_output(),
-        steps=steps or STEPS,
-        warmup=warmup or WARMUP,
     )
     if write:
         base.report(f"wrote {budget}")
@@ -60,7 +58,7 @@ def command(
     else:
         click.echo(printable_lines(str(gate)))
     if gate.ok and not as_json:
-        called = printable(" ".join([*(["-m"] if is_module else []), script]))
+        called = printable(shlex.join([*(["-m"] if is_module else []), script, *arguments]))
         base.report(f"next: stoker gate --budget {budget} {called}   (in CI)" if write else f"next: stoker diagnose {called}")
     if not gate.ok:
         raise SystemExit(1)

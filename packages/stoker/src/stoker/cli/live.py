@@ -14,10 +14,9 @@ from stoker.cli import command as base
 @click.command("live", cls=base.Command, doing="reading the runs of {folder}")
 @click.argument("folder", default="runs", type=base.PATH)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
-@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
 @click.option("--save", type=base.PATH, metavar="FILE", help="Write the page as one HTML file instead, and end.")
 @base.json_option
-def command(folder: str, port: int, opens: bool, save: str | None, as_json: bool) -> None:
+def command(folder: str, port: int, save: str | None, as_json: bool) -> None:
     """Show the runs below FOLDER (by default: runs) on a page that updates itself.
 
     The page shows losses, speed and its ceiling, wait for data, memory, age of the checkpoint, events of the NaN guard, slowdowns, and
@@ -47,10 +46,6 @@ def command(folder: str, port: int, opens: bool, save: str | None, as_json: bool
         click.echo(f"{printable(folder)}: {server.address}")
     sys.stdout.flush()  # a program reads the address from a pipe
     base.announce("Ctrl-C ends it.")
-    if opens:
-        import webbrowser
-
-        webbrowser.open(server.address)
     try:
         signal.pause()
     except KeyboardInterrupt:

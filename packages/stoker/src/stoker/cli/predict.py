@@ -142,7 +142,7 @@ def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
 
     check_plot(folder.absolute().parent / "a.png")  # matplotlib, and the folder above
     if os.path.lexists(folder) and not folder.is_dir():
-        raise OptionError(f"--plot is {folder}, which is no folder; expected one for the plots.", parameter="plot", path=folder)
+        raise OptionError(f"--plot is {folder}, which is not a folder; expected one for the plots.", parameter="plot", path=folder)
     foreign = sorted(path.name for path in folder.iterdir() if path.suffix != ".png" or not overwrite) if folder.is_dir() else []
     if foreign:
         raise OptionError(
@@ -153,7 +153,7 @@ def _check_new_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _check_plotted(store: Any, table: pa.Table) -> None:
-    """Refuse to plot predictions that are no forecasts of a store."""
+    """Refuse to plot predictions that are not forecasts of a store."""
     from stoker.store.store import Store
 
     if not isinstance(store, Store) or "ahead" not in table.column_names:

@@ -313,6 +313,7 @@ def decoding(path: Path, form: str) -> Iterator[None]:
         raise SourceTooLargeError(
             f"{path} holds a value or a page that is larger than the memory left. Pass a larger Resources(memory=), or leave it out.",
             path=path,
+            parameter="memory",
         ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

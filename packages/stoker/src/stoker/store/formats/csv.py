@@ -217,7 +217,8 @@ class CsvSource(TextSource):
         if found > most:
             raise SourceTooLargeError(
                 f"{self.path} has {found:,} columns; at most {most:,} can be read. "
-                f"{'Pass a larger Resources(memory=).' if most < MAX_FIELDS else 'Split the file.'}"
+                f"{'Pass a larger Resources(memory=).' if most < MAX_FIELDS else 'Split the file.'}",
+                parameter="memory",
             )
 
     def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
@@ -231,7 +232,9 @@ class CsvSource(TextSource):
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         raise SourceInvalidError(
-            f"{where}{self.path} is not {self._given.encoding}. Pass the right Csv(encoding=), like 'latin-1', 'cp1252' or 'utf-16'."
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right Csv(encoding=), like 'latin-1', 'cp1252' or 'utf-16'.",
+            parameter="encoding",
+            path=self.path,
         )
 
     def _head(self, sample_bytes: int) -> tuple[bytes, bool]:
@@ -246,7 +249,8 @@ class CsvSource(TextSource):
             if len(head) > most:
                 raise SourceTooLargeError(
                     f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a text table? "
-                    "If it is, pass a larger Resources(memory=)."
+                    "If it is, pass a larger Resources(memory=).",
+                    parameter="memory",
                 )
         return head, True
 

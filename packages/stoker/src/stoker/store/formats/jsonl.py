@@ -74,7 +74,8 @@ class JsonRows:
                 raise SourceTooLargeError(
                     f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
                     f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
-                    "If not, pass a larger Resources(memory=)."
+                    "If not, pass a larger Resources(memory=).",
+                    parameter="memory",
                 )
         return len(keys)
 

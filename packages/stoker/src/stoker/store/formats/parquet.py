@@ -35,7 +35,8 @@ class ParquetSource(FileSource):
         if most < footer_bytes <= self.num_bytes:
             raise SourceTooLargeError(
                 f"{self.path} has a footer of {readable_bytes(footer_bytes)}; at most {readable_bytes(most)} can be read. "
-                "Pass a larger Resources(memory=), or write the file with fewer columns or larger row groups."
+                "Pass a larger Resources(memory=), or write the file with fewer columns or larger row groups.",
+                parameter="memory",
             )
         with decoding(self.path, "Parquet"):
             return pq.read_metadata(self._opened())
@@ -69,7 +70,8 @@ class ParquetSource(FileSource):
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
             raise SourceTooLargeError(
                 f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this Resources(memory=). "
-                "Pass a larger one, or fewer columns=[...]."
+                "Pass a larger one, or fewer columns=[...].",
+                parameter="memory",
             )
         if self._is_small(names, chunk_bytes):
             if start.position < self.num_rows and start.stop != 0:  # a part ends where a row group does

@@ -124,7 +124,7 @@ class _Decoder:
                 text = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
                 raise SourceInvalidError(
-                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right Csv(encoding=)."
+                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right Csv(encoding=).", parameter="encoding"
                 ) from error
             if text or not data:
                 return text.encode()
@@ -170,7 +170,8 @@ def line_blocks(
                 quoted = " (or a quote that is never closed)" if quote in rest and quote else ""
                 raise SourceTooLargeError(
                     f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}{quoted}. "
-                    "Check the file and Csv(quote=), or pass a larger Resources(memory=)."
+                    "Check the file and Csv(quote=), or pass a larger Resources(memory=).",
+                    parameter="memory",
                 )
             continue
         yield LineBlock(rest[:cut], position, position + cut)

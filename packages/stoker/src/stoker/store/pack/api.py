@@ -133,7 +133,8 @@ def _within_memory(options: PackOptions) -> Iterator[None]:
     except MemoryError as error:
         raise SourceTooLargeError(
             f"the pack may use {options.memory_bytes >> 20:,} MB, but the system did not provide that much. "
-            "Pass a smaller Resources(memory=), Resources(threads=1), or leave large columns out with columns=[...]."
+            "Pass a smaller Resources(memory=), Resources(threads=1), or leave large columns out with columns=[...].",
+            parameter="memory",
         ) from error
     finally:
         pa.set_memory_pool(pool)

@@ -235,7 +235,8 @@ def explain_off_grid(plan: PackPlan, found: OffGridError) -> TimeOrderError:
             places[time] = f"{shown} in {place}"
     return TimeOrderError(
         f"the time {field.name!r}{_series_shown(plan, found.key)} is not on the grid of freq={options.freq!r}: {places[found.time]} is "
-        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with Time(regular=False)."
+        f"between two steps after {places[found.before]}. Fix the row, choose another freq=, or only declare it with Time(regular=False).",
+        parameter="freq",
     )
 
 

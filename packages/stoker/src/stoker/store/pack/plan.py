@@ -222,7 +222,8 @@ def _with_time(plan: PackPlan) -> PackPlan:
         if field.kind not in ("timestamp", "duration", "number"):
             raise BadValueError(
                 f"the time column {field.name!r} of {plan.sources[0].label} is a string that is not ISO 8601. "
-                "Pass Csv(time_format='...'), like '%d/%m/%Y %H:%M'."
+                "Pass Csv(time_format='...'), like '%d/%m/%Y %H:%M'.",
+                parameter="time_format",
             )
         if options.timezone is not None:
             _, _, zone = (field.unit or "").partition(", ")

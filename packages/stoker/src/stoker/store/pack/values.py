@@ -317,7 +317,8 @@ class LocalTimes:
             is_second[i] = seen.is_second
         if len(self._passes) > _MAX_PASSES:
             raise SourceTooLargeError(
-                f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass Time(ambiguous='first') or 'last'."
+                f"more than {_MAX_PASSES:,} series have times that occur twice in {self._zone}. Pass Time(ambiguous='first') or 'last'.",
+                parameter="ambiguous",
             )
         return is_second
 

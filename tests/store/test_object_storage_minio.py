@@ -44,7 +44,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[st
 
 def page_lines(address: str) -> tuple[dict[str, str], list[list[str]]]:
     """The settings and the commands of the page."""
-    block = re.search(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    block = re.search(r"```text\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert block is not None
     lines = [shlex.split(line, comments=True) for line in block[1].replace("http://minio:9000", address).splitlines()]
     settings = [word.partition("=") for line in lines if line[0] == "export" for word in line[1:]]
