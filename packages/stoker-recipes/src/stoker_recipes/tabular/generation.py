@@ -261,7 +261,7 @@ class _Sampler:
             inputs[:, begin:end] = found if is_known is None else found * is_known[:, None]
 
     def event(
-        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _GivenEvent | None, chunk: _Chunk | None = None,
+        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _Given | None, chunk: _Chunk | None = None,
         *, is_first: bool,
     ) -> torch.Tensor:  # fmt: skip
         """Draw the data of one event: codes (subjects, sub-columns of data). Given columns of a row are known to all its heads.
@@ -298,7 +298,7 @@ class _Sampler:
             if clock is not None and chunk is not None:
                 own = codes[:, numbered[0] - skipped : numbered[-1] + 1 - skipped]
                 time = clock.first(own, self._inside(numbers, column), chunk.who) if gap is None else gap[1]
-                if given is not None and given.times is not None:
+                if given is not None and given.times.shape[-1]:
                     time = torch.where(given.is_given[:, column], given.times[:, clock.place], time)
                 chunk.time[:, clock.place] = time
             self.finish(column + first, inputs)
@@ -335,43 +335,30 @@ class _Sampler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GivenEvent:
-    codes: torch.Tensor
-    is_given: torch.Tensor
-    times: torch.Tensor | None = None
-
-    def first(self, count: int) -> _GivenEvent:
-        """Those of the first subjects."""
-        return _GivenEvent(
-            codes=self.codes[:count], is_given=self.is_given[:count], times=None if self.times is None else self.times[:count]
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Given:
-    """Given events of a block, on its device."""
+    """Given events of a block, or one event of some of its subjects, on its device."""
 
     codes: torch.Tensor
     is_given: torch.Tensor
     limits: torch.Tensor
-    times: torch.Tensor | None
+    times: torch.Tensor
 
     @staticmethod
     def of(given: GivenCodes, first: int, last: int, device: torch.device) -> _Given:
         limits = np.stack([given.lengths, np.full(len(given.lengths), 2**31)], 1) if given.limits is None else given.limits
-        times = np.zeros((len(limits), 0, 0), np.int64) if given.times is None else given.times
-        parts = [
+        times = np.zeros((*given.is_given.shape[:2], 0), np.int64) if given.times is None else given.times
+        codes, is_given, bounds, dates = (
             torch.from_numpy(np.ascontiguousarray(part[first:last])).to(device)
             for part in (given.codes, given.is_given, limits, times)
-        ]
-        return _Given(codes=parts[0].long(), is_given=parts[1], limits=parts[2], times=None if given.times is None else parts[3])
+        )
+        return _Given(codes=codes.long(), is_given=is_given, limits=bounds, times=dates)
 
-    def event(self, subjects: torch.Tensor, step: int) -> _GivenEvent | None:
-        """The codes of a step; None after the last given one."""
+    def event(self, subjects: torch.Tensor, step: int) -> _Given | None:
+        """What is given of a step; None after the last given one."""
         if step >= self.codes.shape[1]:
             return None
-        times = None if self.times is None else self.times[subjects, step]
-        return _GivenEvent(codes=self.codes[subjects, step], is_given=self.is_given[subjects, step], times=times)
+        codes, is_given, times = (part[subjects, step] for part in (self.codes, self.is_given, self.times))
+        return _Given(codes=codes, is_given=is_given, limits=self.limits, times=times)
 
 
 def generate_codes(
@@ -529,7 +516,7 @@ def _advance(model: TabularModel, inputs: torch.Tensor, chunk: _Chunk) -> None:
 
 
 def _make_event(
-    sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int, given: _GivenEvent | None = None, *,
+    sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int, given: _Given | None = None, *,
     is_first: bool,
 ) -> None:  # fmt: skip
     """Draw the next event of each subject, and write it to `codes` and `numbers`; the last row takes those beyond the lengths."""
@@ -602,11 +589,12 @@ def _generate_events(
             for name in _Chunk.__dataclass_fields__:
                 getattr(chunk, name).copy_(getattr(made, name))
         for step in range(steps):
-            event = None if given is None else given.event(who, step)
+            going = len(who)
             if device.type == "cpu":
                 going = int(np.searchsorted(-sizes[own[0] : own[-1] + 1], -step, side="left"))
-                part = None if event is None else event.first(going)
-                _make_event(sampler, chunk.first(going), codes, numbers, seed, part, is_first=step == 0)
+            event = None if given is None else given.event(who[:going], step)
+            if device.type == "cpu":
+                _make_event(sampler, chunk.first(going), codes, numbers, seed, event, is_first=step == 0)
             elif step == 0 or event is not None or longest.sum() < LEAST_REPLAYS:
                 _make_event(sampler, chunk, codes, numbers, seed, event, is_first=step == 0)
             else:

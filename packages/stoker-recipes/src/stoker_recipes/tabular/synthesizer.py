@@ -308,8 +308,7 @@ class Synthesizer:
         codes = encode_table(pa.table(whole), spec.target, starts=starts, context=users).astype(np.int64)
         padded = np.zeros((len(lengths), int(lengths.max(initial=0)), codes.shape[1]), np.int64)
         is_given = np.zeros((*padded.shape[:2], len(names)), bool)
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        inside = np.arange(len(codes)) - starts[owner]
+        owner, inside = _places_of(lengths)
         padded[owner, inside] = codes
         for number, column in enumerate(spec.target.columns):
             if column.name not in rows.column_names:
@@ -429,58 +428,49 @@ def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
 
 def _continued(drawn: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes, spec: ModelSpec) -> pa.Table:
     """Generated rows that begin with the given ones, and follow them: dates are counted from given dates, and never go back."""
-    rows = _put_back(drawn, lengths, given, codes)
     starts = np.cumsum(lengths) - lengths
-    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
-    columns = list(enumerate(spec.target.columns))
-    for number, column in sorted(
-        columns, key=lambda one: isinstance(one[1].encoding, Since)
-    ):  # after the dates that they are counted from
+    owner, inside = _places_of(codes.lengths)
+    at = starts[owner] + inside
+    fixed = np.zeros((len(spec.target.columns), len(drawn)), np.bool_)
+    fixed[:, at] = codes.is_given[owner, inside].T
+    columns = {name: drawn[name] for name in drawn.column_names}
+    numbers = {name: number for number, name in enumerate(columns)}
+    for name in given.column_names:  # as they were given: decoded ones may differ within their interval
+        is_given = fixed[numbers[name], at]
+        source = np.arange(len(drawn))
+        source[at[is_given]] = len(drawn) + np.flatnonzero(is_given)
+        both = pa.chunked_array([*drawn[name].chunks, *given[name].cast(drawn[name].type).chunks], drawn[name].type)
+        columns[name] = both.take(pa.array(source))
+    followers = [column for column in spec.target.columns if isinstance(column.encoding, Relative | Since)]
+    for column in sorted(followers, key=lambda column: isinstance(column.encoding, Since)):  # after what they are counted from
         encoding, name = column.encoding, column.name
-        if not isinstance(encoding, Relative | Since):
-            continue
-        before, after = (read_values(name, table[name]) for table in (drawn, rows))
-        fixed = np.zeros(len(rows), np.bool_)
-        fixed[starts[owner] + inside] = codes.is_given[owner, inside, number]
+        assert isinstance(encoding, Relative | Since)
+        before, after = (read_values(name, table[name]) for table in (drawn, columns))
+        stays = fixed[numbers[name]]
         data, valid = after.data.astype(np.int64), after.valid
         if isinstance(encoding, Since):
-            bases = [read_values(encoding.base, table[encoding.base]) for table in (drawn, rows)]
-            data = np.where(fixed, data, data + bases[1].data - bases[0].data)
-            valid = valid & (fixed | bases[1].valid)
+            bases = [read_values(encoding.base, table[encoding.base]) for table in (drawn, columns)]
+            data = np.where(stays, data, data + bases[1].data - bases[0].data)
+            valid = valid & (stays | bases[1].valid)
         else:  # later dates were counted from drawn ones, which given ones have replaced
-            last = np.maximum.accumulate(np.where(fixed & valid, np.arange(len(data)), -1))
-            moves = (last >= np.repeat(starts, lengths)) & ~fixed
+            last = np.maximum.accumulate(np.where(stays & valid, np.arange(len(data)), -1))
+            moves = (last >= np.repeat(starts, lengths)) & ~stays
             data[moves] += (after.data - before.data)[last[moves]]
         if encoding.rises:
-            rise(data, valid, fixed, starts)
-        rows = rows.set_column(
-            number, rows.schema.field(name), to_column(np.where(valid, data, 0), valid, rows.schema.field(name).type)
-        )
-    rules = spec.target.rules
-    if not rules:
-        return rows
-    stays = {name: np.zeros(len(rows), np.bool_) for name in rules}
-    for number, column in columns:
-        if column.name in rules:
-            stays[column.name][starts[owner] + inside] = codes.is_given[owner, inside, number]
-    found = compute({name: rows[name].combine_chunks() for name in rows.column_names}, rules, rows.schema, starts, stays)
-    return pa.table([found[name] for name in rows.column_names], schema=rows.schema)
+            rise(data, valid, stays, starts)
+        columns[name] = to_column(np.where(valid, data, 0), valid, drawn.schema.field(name).type)
+    if rules := spec.target.rules:
+        whole = {
+            name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for name, column in columns.items()
+        }
+        columns = compute(whole, rules, drawn.schema, starts, {name: fixed[numbers[name]] for name in rules})
+    return pa.table(columns, schema=drawn.schema)
 
 
-def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:
-    """Write given values where they were given: decoded ones may differ within their interval."""
-    starts = np.cumsum(lengths) - lengths
-    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
-    for name in given.column_names:
-        place = rows.column_names.index(name)
-        is_given = codes.is_given[owner, inside, place]
-        source = np.arange(len(rows))
-        source[(starts[owner] + inside)[is_given]] = len(rows) + np.flatnonzero(is_given)
-        both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
-        rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
-    return rows
+def _places_of(lengths: Array) -> tuple[Array, Array]:
+    """The subject of each row, and the number of the row within it."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
 
 def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:

@@ -24,7 +24,6 @@ from stoker.extend import Array
 from stoker_recipes.tabular import parse_dates, parse_numbers, split_digits
 from stoker_recipes.tabular.dates import first_valid, split_date
 from stoker_recipes.tabular.encodings import RARE, Categorical, find_intervals
-from stoker_recipes.tabular.layout import position_sizes
 from stoker_recipes.tabular.values import Values, is_text, read_values
 
 KINDS = {
@@ -254,20 +253,6 @@ def _fill(values: Values, limits: tuple[Any, ...] | None) -> Values:
         data[~valid] = distinct[by_count][np.random.choice(len(distinct), size=int((~valid).sum()), p=chances)]
         valid = np.ones(len(data), bool)
     return Values(family=values.family, data=data, valid=valid, words=values.words)
-
-
-def position_columns(lengths: Array, max_length: int) -> dict[str, Array]:
-    """The codes of positions, for sequences of which each has one more step, the end."""
-    steps = lengths + 1
-    total = np.repeat(lengths, steps)
-    position = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    numbers = {"sidx": position, "slen": total, "ridx": total - position}
-    found = {}
-    for name in position_sizes(max_length):
-        place = name.rpartition("_")[2]
-        number = numbers[name[:4]]
-        found[f"tgt:/__{name}"] = number if place == "cat" else number // 10 ** int(place[1:]) % 10
-    return found
 
 
 def column_names(entry: Mapping[str, Any]) -> list[str]:

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
-from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, position_columns, read_column
+from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, read_column
 from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
 from stoker_recipes.tabular.compat.workspace import Role, Workspace, empty_folder, read_parquet, write_json, write_parquet
 from stoker_recipes.tabular.files import key_column
+from stoker_recipes.tabular.layout import POSITION, position_sizes
+from stoker_recipes.tabular.sequences.pad import pad_sequences
 from stoker_recipes.tabular.tables import GroupedRows, group_rows
 
 Progress = Callable[..., Any]
@@ -165,16 +167,18 @@ def _encode_part(workspace: Workspace, path: Path, stats: Mapping[Role, Mapping[
         first = np.where(lengths > 0, grouped.starts, len(order))  # a subject without rows has codes 0
         return pa.table(columns | {name: np.append(codes, 0)[first] for name, codes in sub_codes.items()})
     max_length = target["seq_len"]["max"]
-    kept = np.minimum(lengths, max_length)
-    steps = np.repeat(np.arange(len(kept)), kept)
-    inside = np.arange(len(steps)) - (np.cumsum(kept) - kept)[steps]
-    source, place = grouped.starts[steps] + inside, np.arange(len(steps)) + steps  # one more step per subject, the end
-    offsets = pa.array(np.append(0, np.cumsum(kept + 1)).astype(np.int32))
-    whole = position_columns(kept, max_length)
-    for name, codes in sub_codes.items():
-        whole[name] = np.zeros(len(steps) + len(kept), np.int64)
-        whole[name][place] = codes[source]
-    return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(codes)) for name, codes in whole.items()})
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    packed = pad_sequences(
+        {"": owner, **sub_codes},
+        key="",
+        contexts=np.arange(len(lengths)),
+        max_length=max_length,
+        layout="packed",
+        compat="mostlyai",
+    )
+    offsets = pa.array(packed.cu_seqlens.numpy())
+    names = [*(f"{POSITION}__{name}" for name in position_sizes(max_length)), *sub_codes]
+    return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(packed[name].numpy())) for name in names})
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -128,21 +128,20 @@ class Digits:
         return self.matrix[:, 2:]
 
 
-@overload
-def split_digits(
-    values: Any,
-    *,
-    max_decimal: int | None = ...,
-    min_decimal: int | None = ...,
-    name: str | None = ...,
-    frame: Literal[False] = ...,
-) -> Digits: ...
+class _Asked(TypedDict, total=False):
+    """The arguments of `split_digits` that do not decide what it returns."""
+
+    max_decimal: int | None
+    min_decimal: int | None
+    name: str | None
 
 
 @overload
-def split_digits(
-    values: Any, *, max_decimal: int | None = ..., min_decimal: int | None = ..., name: str | None = ..., frame: Literal[True]
-) -> Any: ...
+def split_digits(values: Any, *, frame: Literal[False] = ..., **options: Unpack[_Asked]) -> Digits: ...
+
+
+@overload
+def split_digits(values: Any, *, frame: Literal[True], **options: Unpack[_Asked]) -> Any: ...
 
 
 def split_digits(
