@@ -98,8 +98,8 @@ class TabularModel(nn.Module):
         return max(self.layout.subs[number].hidden[0] for number in members)
 
     def _register(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        for number, one in enumerate(tensors):
-            self.register_buffer(f"{name}_{number}", one, persistent=False)
+        for number, tensor in enumerate(tensors):
+            self.register_buffer(f"{name}_{number}", tensor, persistent=False)
 
     def _make_parameters(self) -> None:
         layout = self.layout
@@ -136,46 +136,40 @@ class TabularModel(nn.Module):
 
     def _make_masks(self) -> None:
         """What never changes of the mask: which sub-column a row and an input belong to, and what heads see of their own column."""
-        layout = self.layout
-        subs = len(layout.subs)
+        layout, subs = self.layout, self.layout.subs
+        count = len(subs) + len(self.column_at)
         head_of_row = torch.zeros(self.num_rows, dtype=torch.long)
         for number, (begin, _) in self.rows.items():
             head_of_row[begin:] = number  # a head's rows, and the padding behind them
         # An input is part of a sub-column's embedding, or of a compressed column.
         source = torch.zeros(self.num_inputs - layout.context_width - layout.history_width, dtype=torch.long)
-        for number, (begin, end) in self.place.items():
-            source[begin:end] = number
-        for place, (begin, end) in enumerate(self.column_at.values()):
-            source[begin:end] = subs + place
-        own = torch.zeros(subs, subs + len(self.column_at), dtype=torch.bool)
-        others = torch.zeros(subs + len(self.column_at), dtype=torch.bool)
-        column_of = [sub.column for sub in layout.subs] + list(self.column_at)
-        for head in range(subs):
-            for other in range(subs):
+        for number, place in enumerate([*(self.place[number] for number in range(len(subs))), *self.column_at.values()]):
+            source[slice(*place)] = number
+        own = torch.zeros(len(subs), count, dtype=torch.bool)
+        for head in range(len(subs)):
+            for other in range(len(subs)):
                 own[head, other] = layout.sees(head, other)
-        for number, sub in enumerate(layout.subs):
-            others[number] = sub.position != "slen" and sub.column not in layout.compressed
-        others[subs:] = True
-        weight_of = [WEIGHTS.index(sub.position or sub.moment) for sub in layout.subs if sub.position != "sidx"]
-        weight_of = [0] * (len(layout.subs) - len(weight_of)) + weight_of
-        self.register_buffer("weight_of", torch.tensor(weight_of), persistent=False)
-        self.register_buffer("head_of_row", head_of_row, persistent=False)
-        self.register_buffer("source", source, persistent=False)
-        self.register_buffer("own", own, persistent=False)
-        self.register_buffer("others", others, persistent=False)
-        self.register_buffer("column_of", torch.tensor(column_of), persistent=False)
+        others = [sub.position != "slen" and sub.column not in layout.compressed for sub in subs] + [True] * len(self.column_at)
+        weight_of = [0 if sub.position == "sidx" else WEIGHTS.index(sub.position or sub.moment) for sub in subs]
+        column_of = [sub.column for sub in subs] + list(self.column_at)
+        buffers = {
+            "head_of_row": head_of_row, "source": source, "own": own, "others": torch.tensor(others),
+            "column_of": torch.tensor(column_of), "weight_of": torch.tensor(weight_of),
+        }  # fmt: skip
         if layout.compressed:
-            mask = torch.zeros(sum(layout.compressed.values()), self.width)
+            buffers["column_mask"] = torch.zeros(sum(layout.compressed.values()), self.width)
             for column, (begin, end) in self.column_at.items():
                 for number in layout.of_column(column):
-                    if layout.subs[number].position != "slen":
-                        mask[begin - self.width : end - self.width, slice(*self.place[number])] = 1
-            self.register_buffer("column_mask", mask, persistent=False)
-        for number, group in enumerate(self._head_groups):
-            absent = torch.zeros(len(group.members), 1, group.classes)
-            for member, one in enumerate(group.members):
-                absent[member, 0, layout.subs[one].num_classes :] = NEVER
-            self.register_buffer(f"absent_{number}", absent, persistent=False)
+                    if subs[number].position != "slen":
+                        buffers["column_mask"][begin - self.width : end - self.width, slice(*self.place[number])] = 1
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer, persistent=False)
+        absent = []
+        for group in self._head_groups:
+            absent.append(torch.zeros(len(group.members), 1, group.classes))
+            for member, number in enumerate(group.members):
+                absent[-1][member, 0, subs[number].num_classes :] = NEVER
+        self._register("absent", absent)
 
     # ---- parts ----
 

@@ -440,7 +440,7 @@ def _is_texts(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-# ---- listed contexts among distinct keys, such as those of a store: by sorting, without kernels ----
+# ---- listed contexts among distinct keys, such as those of a store: without kernels ----
 
 
 def find_listed(keys: TableColumn, listed: TableColumn) -> tuple[Array, Any]:
@@ -449,15 +449,8 @@ def find_listed(keys: TableColumn, listed: TableColumn) -> tuple[Array, Any]:
         return number_texts(keys, listed, False)
     dtype = number_type(keys)
     wanted = listed_words(keys, listed, dtype)
-    order = np.argsort(wanted, kind="stable")
-    ordered = wanted[order]
-    begins = np.ones(len(ordered), dtype=bool)  # equal keys are neighbours, the first row of them first
-    begins[1:] = ordered[1:] != ordered[:-1]
-    firsts = np.empty(len(ordered), dtype=np.int64)
-    firsts[order] = order[begins][np.cumsum(begins) - 1]
-    refuse_repeats(listed, firsts)
-    rows = np.full(keys.num_rows, NO_PLACE, dtype=np.int32)
-    for block, words, _ in key_words(keys, False) if len(wanted) else ():
-        places = np.minimum(np.searchsorted(ordered, words), len(ordered) - 1)
-        rows[block] = np.where(ordered[places] == words, order[places], NO_PLACE)
+    refuse_repeats(listed, to_numpy(pa.array(wanted).dictionary_encode().indices))
+    rows = np.empty(keys.num_rows, dtype=np.int32)
+    for block, words, _ in key_words(keys, False):
+        rows[block] = _numbers(pc.index_in(pa.array(words), value_set=pa.array(wanted)))
     return rows, as_keys(wanted, keys, dtype)
