@@ -120,9 +120,9 @@ class Synthesizer:
         Raises:
             OptionError: It is not a run of this recipe, or has not finished.
         """
-        found = cls()
-        found._trained = load_model(folder, device=device)
-        return found
+        model = cls()
+        model._trained = load_model(folder, device=device)
+        return model
 
     @property
     def trained(self) -> TrainedTabular:
@@ -204,7 +204,7 @@ class Synthesizer:
         _check_range("top_p", top_p, 1e-6, 1)
         names = [column.name for column in spec.target.columns]
         filled = _check_impute(impute, names)
-        own, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
+        of_events, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
         keys, users = None, None
         if context is not None:
             keys, users = self._read_contexts(context)
@@ -223,7 +223,7 @@ class Synthesizer:
         known = None if first is None else self._codes_of_given(first, filled, users)
         rows, lengths = self._rows(
             num_subjects, seed=seed, subjects=numbers, context=codes, given=known, users=users,
-            temperature=temperature, top_p=top_p, dated=dated_columns(spec.target, users), **_draw_options(spec, own, filled),
+            temperature=temperature, top_p=top_p, dated=dated_columns(spec.target, users), **_draw_options(spec, of_events, filled),
         )  # fmt: skip
         if first is not None and known is not None:
             rows = _continued(rows, lengths, first.rows, known, spec)
@@ -236,10 +236,10 @@ class Synthesizer:
         """Generated rows, and how many each subject has; `users` are the contexts of subjects."""
         spec = self.trained.spec
         limits = (spec.min_length, spec.max_length or 1)
-        found = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
-        starts = np.cumsum(found.lengths) - found.lengths
-        uniform = found.uniform[:, int(spec.max_length is not None) :]
-        return decode_table(found.codes, spec.target, starts=starts, uniform=uniform, context=users), found.lengths
+        generated = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
+        starts = np.cumsum(generated.lengths) - generated.lengths
+        uniform = generated.uniform[:, int(spec.max_length is not None) :]
+        return decode_table(generated.codes, spec.target, starts=starts, uniform=uniform, context=users), generated.lengths
 
     def _split_rebalance(
         self, rebalance: Mapping[str, Mapping[Any, float]], names: Sequence[str], *, has_context: bool
@@ -251,8 +251,8 @@ class Synthesizer:
             if name not in (*names, *others):
                 known = ", ".join(map(repr, [*names, *others]))
                 raise OptionError(f"rebalance names the column {name!r}; expected one of {known}.")
-        own = {name: shares for name, shares in rebalance.items() if name in names}
-        return own, {name: shares for name, shares in rebalance.items() if name not in names}
+        of_events = {name: shares for name, shares in rebalance.items() if name in names}
+        return of_events, {name: shares for name, shares in rebalance.items() if name not in names}
 
     @staticmethod
     def _agree(asked: int | None, count: int, what: str) -> int:
@@ -313,15 +313,15 @@ class Synthesizer:
         for number, column in enumerate(spec.target.columns):
             if column.name not in rows.column_names:
                 continue
-            there = np.ones(len(rows), bool)
+            is_valid = np.ones(len(rows), bool)
             if column.name in filled and rows[column.name].null_count:
                 if column.encoding.__struct_config__.tag in ("relative",):
                     raise OptionError(
                         f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
                         f"not cannot be filled. Leave it out."
                     )
-                there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
-            is_given[owner, inside, number] = there
+                is_valid = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
+            is_given[owner, inside, number] = is_valid
         limits, places = np.stack([lengths, np.full(len(lengths), 2**31)], 1), np.cumsum([0, *map(len, spec.target.sizes)])
         begun = np.flatnonzero(lengths)
         for number, column in enumerate(spec.target.columns):
@@ -390,16 +390,16 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
     if not isinstance(shares, Mapping):
         raise OptionError(f"rebalance[{name!r}] is {shares!r}; expected shares of its values, such as {{'gold': 0.5}}.")
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    found = {}
+    shares_of = {}
     for value, share in shares.items():
         try:
             word = pa.array([value], inner).cast(pa.string())[0].as_py()
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             word = str(value)
         if value is None and encoding.has_null:
-            found[1] = share
-        elif (own := encoding.own_class(word)) is not None:
-            found[own] = share
+            shares_of[1] = share
+        elif (code := encoding.own_class(word)) is not None:
+            shares_of[code] = share
         elif word in encoding.values:
             raise OptionError(
                 f"rebalance[{name!r}] has the value {value!r}, which shares a class with others, as the column has "
@@ -409,9 +409,11 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
             known = ", ".join(map(repr, encoding.values[:8]))
             raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")
         _check_range(f"rebalance[{name!r}][{value!r}]", share, 0, 1)
-    if sum(found.values()) > 1 + 1e-9:
-        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1. Lower some.")
-    return found
+    if sum(shares_of.values()) > 1 + 1e-9:
+        raise OptionError(
+            f"rebalance[{name!r}] has shares with the sum {sum(shares_of.values()):g}; expected at most 1. Lower some."
+        )
+    return shares_of
 
 
 def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:

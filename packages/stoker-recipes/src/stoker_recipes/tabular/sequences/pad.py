@@ -217,7 +217,7 @@ class _Sequences(Mapping[str, torch.Tensor]):
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{name}: {str(one.dtype)[6:]} {list(one.shape)}" for name, one in self.items())
+        columns = ", ".join(f"{name}: {str(tensor.dtype)[6:]} {list(tensor.shape)}" for name, tensor in self.items())
         left_out = f", {self.num_left_out:,} rows left out" if self.num_left_out else ""
         return f"<{type(self).__name__} of {self.num_contexts:,} contexts{left_out}; {columns}>"
 
