@@ -36,6 +36,7 @@ NUMBERS = {
     "TABULAR_NUMERIC_AUTO": "auto", "TABULAR_NUMERIC_DIGIT": "digit", "TABULAR_NUMERIC_DISCRETE": "discrete",
     "TABULAR_NUMERIC_BINNED": "binned",
 }  # fmt: skip
+MILLIS = ("ms_E2", "ms_E1", "ms_E0")
 Partial = dict[str, Any]
 
 
@@ -96,7 +97,7 @@ def reduce_column(kind: str, parts: Sequence[Partial], *, protect: bool) -> dict
     if kind in NUMBERS:
         reduced = _reduce_numbers(kind, parts, protect)
     elif kind in ("TABULAR_DATETIME", "TABULAR_DATETIME_RELATIVE"):
-        reduced = (_reduce_dates if kind == "TABULAR_DATETIME" else _reduce_relative)(parts, protect)
+        reduced = _reduce_dates(kind, parts, protect)
     else:
         reduced = _reduce_categories(parts, protect)
     entry = {"encoding_type": kind} | reduced
@@ -211,40 +212,27 @@ def _has_any(most: Mapping[str, int], names: Sequence[str]) -> bool:
     return any(most[name] > 0 for name in names)
 
 
-def _reduce_dates(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+def _reduce_dates(kind: str, parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    is_relative = kind == "TABULAR_DATETIME_RELATIVE"
     least, most = _extremes(parts)
     low, high = _range(parts, protect)
-    has_time = _has_any(most, ("hour", "minute", "second")) and not (protect and low is None)
-    has_ms = has_time and _has_any(most, ("ms_E2", "ms_E1", "ms_E0"))
-    if protect and low is not None:
-        least["year"], most["year"] = int(low[:4]), int(high[:4])
-    names = ["year", "month", "day", *(["hour", "minute", "second"] if has_time else [])]
-    names += ["ms_E2", "ms_E1", "ms_E0"] if has_ms else []
-    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in names}
-    return {
-        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_time": has_time, "has_ms": has_ms, "min_values": least,
-        "max_values": most, "min": low, "max": high,
-    }  # fmt: skip
-
-
-def _reduce_relative(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
-    least, most = _extremes(parts)
-    low, high = _range(parts, protect)
-    clock = ("hour", "minute", "second")
+    clock, start = ("hour", "minute", "second"), "start_" if is_relative else ""
     # Hours of later events count too: otherwise they would be lost where all sequences begin at midnight.
-    has_time = _has_any(most, [f"{part}_{name}" for part in ("start", "itt") for name in clock]) and not (protect and low is None)
-    if protect and low is not None:
-        least["start_year"], most["start_year"] = int(low[:4]), int(high[:4])
-    has_neg = any(part["has_neg"] for part in parts)
-    times = clock if has_time else ()
-    starts = [f"start_{name}" for name in ("year", "month", "day", *times)]
-    gaps = [f"itt_{name}" for name in ("week", "day", *times)]
-    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in starts}
-    sizes |= ({"itt_neg": 2} if has_neg else {}) | {name: most[name] + 1 - least[name] for name in gaps}
-    return {
-        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_neg": has_neg, "has_time": has_time, "min_values": least,
-        "max_values": most, "min": low, "max": high,
-    }  # fmt: skip
+    clocks = [f"{begin}{name}" for begin in ((start, "itt_") if is_relative else (start,)) for name in clock]
+    is_hidden = protect and low is None
+    has_time = _has_any(most, clocks) and not is_hidden
+    has_ms = not is_relative and has_time and _has_any(most, MILLIS)
+    if protect and not is_hidden:
+        least[f"{start}year"], most[f"{start}year"] = int(low[:4]), int(high[:4])
+    times, flags = clock if has_time else (), {"has_nan": _has_nan(parts)}
+    names = [f"{start}{name}" for name in ("year", "month", "day", *times)] + (list(MILLIS) if has_ms else [])
+    sizes = ({"nan": 2} if flags["has_nan"] else {}) | {name: most[name] + 1 - least[name] for name in names}
+    if is_relative:
+        flags["has_neg"] = any(part["has_neg"] for part in parts)
+        gaps = [f"itt_{name}" for name in ("week", "day", *times)]
+        sizes |= ({"itt_neg": 2} if flags["has_neg"] else {}) | {name: most[name] + 1 - least[name] for name in gaps}
+    flags |= {"has_time": has_time} | ({} if is_relative else {"has_ms": has_ms})
+    return {"cardinalities": sizes} | flags | {"min_values": least, "max_values": most, "min": low, "max": high}
 
 
 def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:
