@@ -261,26 +261,20 @@ def fit_table(
     def fit(number: int) -> tuple[ColumnSpec, int]:
         """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
         name, column = names[number], table[names[number]]
-        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
-        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        subjects = Subjects(starts=owned, num_rows=len(table), least=LEAST_SUBJECTS + int(drawn[number]) if protect else 0)
+        encoding: AnyEncoding | None = None
         if name in rules:
-            return ColumnSpec(
-                name=name, encoding=Computed(formula=rules[name], first=_fit_first(name, column, rules[name], subjects))
-            ), 0
-        if name in bases:
-            base = bases[name]
-            dates = read_values(name, column)
+            encoding = Computed(formula=rules[name], first=_fit_first(name, column, rules[name], subjects))
+        elif name in bases:
+            base, dates = bases[name], read_values(name, column)
             rises = is_sequence and never_falls(dates, owned, least=0)
-            later = fit_since(dates, base, read_values(base, table[base]), subjects, rises=rises)
-            if later is not None:
-                return ColumnSpec(name=name, encoding=later), 0
-        asked = encodings.get(name, "auto")
-        kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
-        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto", users=users)
-        if encoding is not None:
-            return ColumnSpec(name=name, encoding=encoding), 0
-        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
-        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+            encoding = fit_since(dates, base, read_values(base, table[base]), subjects, rises=rises)
+        if encoding is None:
+            asked = encodings.get(name, "auto")
+            kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
+            encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto", users=users)
+        too_few = 2 * subjects.least + 1 if encoding is None else 0
+        return ColumnSpec(name=name, encoding=encoding or _hidden(name, column, subjects)), too_few
 
     columns = []
     for column, too_few in _on_threads(fit, range(len(names)), num_rows=len(table)):
@@ -298,11 +292,14 @@ def _fit_first(name: str, column: pa.ChunkedArray, rule: Formula, subjects: Subj
     rows = column.take(pa.array(subjects.starts))
     firsts = Subjects(starts=np.arange(len(rows)), num_rows=len(rows), least=subjects.least)
     kind = choose_kind(name, rows, "auto", firsts, is_sequence=False)
-    first = _fit(name, rows, kind, firsts, is_asked=False, users=None)
-    if first is None:
-        return fit_categorical(read_values(name, rows, family="text"), firsts, column.type)
+    first = _fit(name, rows, kind, firsts, is_asked=False, users=None) or _hidden(name, rows, firsts)
     assert not isinstance(first, Relative | Since | Computed)  # which need other rows or columns
     return first
+
+
+def _hidden(name: str, column: pa.ChunkedArray, subjects: Subjects) -> Categorical:
+    """The encoding of a column of which no value may be kept."""
+    return fit_categorical(read_values(name, column, family="text"), subjects, column.type)
 
 
 def learn_table(source: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
