@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 import warnings
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.tabular import fits
 from benchmarks.tabular.eight_tables import GENERATORS, PACKAGES, Table, make_table, read_table
 
 QUESTION = (
@@ -48,7 +49,6 @@ SUBJECTS = {
     "baseball": 500,
     "diamonds": 3000,
 }
-SIZES = {"s": "Small", "m": "Medium", "l": "Large"}
 TOP = 0.02
 
 
@@ -59,67 +59,14 @@ def open_table(name: str, packages: Path, variant: int, share: float = 1.0) -> T
     return make_table(name, count, seed=variant, variant=variant)
 
 
-def fit_stoker(table: Table, seed: int, size: str, **options: Any) -> tuple[pd.DataFrame, str]:
-    from stoker_recipes.tabular import Synthesizer
-
-    model = Synthesizer(size=size, seed=seed, **options).fit(table.rows, key=table.key, context=table.context)
-    count = _count(table)
-    made = model.sample(None if table.context is not None else count, context=table.holdout_context, seed=seed)
-    return made, str(model.result)
-
-
-def _count(table: Table) -> int:
-    return len(table.rows) if table.key is None else table.rows[table.key].nunique()
-
-
-def fit_upstream(table: Table, seed: int, size: str) -> tuple[pd.DataFrame, str]:
-    import shutil
-    import tempfile
-
-    from mostlyai import engine  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    folder = Path(tempfile.mkdtemp())
-    split: dict[str, Any] = {}
-    if table.key is not None:
-        split["tgt_context_key"] = table.key
-        if table.time is not None and pd.api.types.is_datetime64_any_dtype(table.rows[table.time]):
-            split["tgt_encoding_types"] = {table.time: "TABULAR_DATETIME_RELATIVE"}
-    if table.context is not None:
-        split |= {"ctx_data": table.context, "ctx_primary_key": table.key}
-    asked: dict[str, Any] = {"sample_size": _count(table)}
-    if table.context is not None:
-        asked = {"ctx_data": table.holdout_context}
-    elif table.key is not None:
-        asked = {"ctx_data": pd.DataFrame({table.key: np.arange(_count(table))})}
-    engine.set_random_state(seed)
-    try:
-        engine.split(tgt_data=table.rows, workspace_dir=folder, **split)
-        engine.analyze(workspace_dir=folder)
-        engine.encode(workspace_dir=folder)
-        engine.train(model=f"MOSTLY_AI/{SIZES[size]}", workspace_dir=folder)
-        engine.generate(workspace_dir=folder, **asked)
-        parts = [pd.read_parquet(path) for path in sorted((folder / "SyntheticData").glob("*.parquet"))]
-        messages = pd.read_csv(folder / "ModelStore" / "model-data" / "progress-messages.csv")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    whole = pd.concat(parts)
-    if table.key is not None:
-        whole = whole.sort_values(table.key, kind="stable")
-    return whole.reset_index(drop=True), f"{messages['epoch'].max():g} epochs"
-
-
-def fit(path: Path, side: str, table: Table, seed: int, size: str) -> None:
+def fit(path: Path, side: str, table: Table, seed: int, size: str, **options: Any) -> None:
     """Make a file, with the facts of the fit in its metadata."""
-    start, wall = time.process_time(), time.perf_counter()
-    made, training = (fit_upstream if side == "upstream" else fit_stoker)(table, seed, size)
-    facts = {
-        "cpu_seconds": round(time.process_time() - start, 1),
-        "seconds": round(time.perf_counter() - wall, 1),
-        "training": training,
-    }
-    found = pa.Table.from_pandas(made, preserve_index=False)
-    pq.write_table(found.replace_schema_metadata({**(found.schema.metadata or {}), b"facts": json.dumps(facts).encode()}), path)
-    print(path.name, facts, flush=True)
+    is_date = table.time is not None and pd.api.types.is_datetime64_any_dtype(table.rows[table.time])
+    count = len(table.rows) if table.key is None else table.rows[table.key].nunique()
+    fits.fit(
+        path, side, table.rows, count=count, key=table.key, context=table.context, fresh=table.holdout_context,
+        time_column=table.time if is_date else None, seed=seed, size=size, **options,
+    )  # fmt: skip
 
 
 def _variation(real: pd.Series, other: pd.Series) -> float:
@@ -199,14 +146,17 @@ def main() -> None:
     parser.add_argument("--variant", type=int, default=0, help="Of the constants of generators, and the split of real tables.")
     parser.add_argument("--share", type=float, default=1.0, help="Of the subjects.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", default="s", choices=list(SIZES))
+    parser.add_argument("--size", default="s", choices=list(fits.SIZES))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     if options.small:
         for name in GENERATORS:
-            made, _ = fit_stoker(make_table(name, 60), 0, "s", epochs=1)
-            print(name, make_table(name, 60).laws(made, make_table(name, 60).holdout_context))
+            table = make_table(name, 60)
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / f"{name}.parquet"
+                fit(path, "stoker", table, 0, "s", epochs=1)
+                print(name, table.laws(pq.read_table(path).to_pandas(), table.holdout_context))
         return
     import torch
 
@@ -238,7 +188,7 @@ def main() -> None:
             made = table.holdout if side == "real" else pq.read_table(path).to_pandas()
             measured = measure(table, made, options.seed, is_real=side == "real")
             if side != "real":
-                measured["fit"] = json.loads((pq.read_schema(path).metadata or {}).get(b"facts", b"{}"))
+                measured["fit"] = fits.facts_of(path)
             answer.setdefault(name, {})[side] = measured
             print(name, side, json.dumps(measured, default=float), flush=True)
             if options.out:

@@ -23,10 +23,8 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import shutil
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,21 +33,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import record
-from benchmarks.tabular import measures
+from benchmarks.tabular import fits, measures
 from benchmarks.tabular.known_tables import make_bursts, make_rules, make_shop
 from benchmarks.tabular.laws import bursts_errors, rules_errors, shop_errors
-from stoker_recipes.tabular import Synthesizer
 
 QUESTION = "How good are generated tables, next to mostlyai-engine on the same data, and next to a fresh sample of the law?"
 SUBJECTS = {"shop": 1000, "bursts": 500, "rules": 2000}
 SIDES = ("stoker", "mostlyai")
-SIZES = {"s": "Small", "m": "Medium", "l": "Large"}
 NOISE = 20
 """Fresh samples whose mean distance to the law is its noise: the median of three may be near 0 by chance."""
 REAL, FRESH, REFERENCE = 100, 200, 900
@@ -63,61 +58,16 @@ def make(generator: str, count: int, seed: int) -> tuple[pa.Table | None, pa.Tab
     return None, make_bursts(count, seed=seed) if generator == "bursts" else make_rules(count, seed=seed)
 
 
-def fit_stoker(generator: str, seed: int, count: int, size: str, **options: Any) -> tuple[pa.Table, dict[str, Any]]:
-    """Learn and generate with this package."""
-    users, rows = make(generator, count, REAL + seed)
-    start = time.process_time()
-    model = Synthesizer(size=size, seed=seed, **options).fit(rows, key=None if generator == "rules" else "user_id", context=users)
-    fresh = make(generator, count, FRESH + seed)[0]
-    found = model.sample(None if fresh is not None else count, context=fresh, seed=seed)
-    return found, {"cpu_seconds": round(time.process_time() - start, 1), "training": str(model.result)}
-
-
-def fit_mostlyai(generator: str, seed: int, count: int, size: str) -> tuple[pa.Table, dict[str, Any]]:
-    """Learn and generate with mostlyai-engine."""
-    from mostlyai import engine  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    users, rows = make(generator, count, REAL + seed)
-    folder = Path(tempfile.mkdtemp())
-    split: dict[str, Any] = {}
-    if generator != "rules":
-        split = {"tgt_context_key": "user_id", "tgt_encoding_types": {"time": "TABULAR_DATETIME_RELATIVE"}}
-    if users is not None:
-        split |= {"ctx_data": users.to_pandas(), "ctx_primary_key": "user_id"}
-    fresh = make(generator, count, FRESH + seed)[0]
-    if fresh is not None:
-        asked: dict[str, Any] = {"ctx_data": fresh.to_pandas()}
-    else:
-        asked = {"sample_size": count} if generator == "rules" else {"ctx_data": pd.DataFrame({"user_id": np.arange(count)})}
-    engine.set_random_state(seed)
-    start = time.process_time()
-    try:
-        engine.split(tgt_data=rows.to_pandas(), workspace_dir=folder, **split)
-        engine.analyze(workspace_dir=folder)
-        engine.encode(workspace_dir=folder)
-        engine.train(model=f"MOSTLY_AI/{SIZES[size]}", workspace_dir=folder)
-        engine.generate(workspace_dir=folder, **asked)
-        parts = [pd.read_parquet(path) for path in sorted((folder / "SyntheticData").glob("*.parquet"))]
-        messages = pd.read_csv(folder / "ModelStore" / "model-data" / "progress-messages.csv")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    whole = pd.concat(parts)
-    if "user_id" in whole:
-        whole = whole.sort_values("user_id", kind="stable")
-    facts = {"cpu_seconds": round(time.process_time() - start, 1), "training": f"{messages['epoch'].max():g} epochs"}
-    return pa.Table.from_pandas(whole, preserve_index=False), facts
-
-
 def path_of(folder: Path, side: str, generator: str, seed: int, count: int, size: str) -> Path:
     return folder / f"{side}-{generator}-{seed}-{count}-{size}.parquet"
 
 
 def fit(path: Path, side: str, generator: str, seed: int, count: int, size: str, **options: Any) -> None:
     """Make a file, with the facts of the fit in its metadata."""
-    found, facts = (fit_stoker if side == "stoker" else fit_mostlyai)(generator, seed, count, size, **options)
-    kept = {**(found.schema.metadata or {}), b"facts": json.dumps(facts).encode()}
-    pq.write_table(found.replace_schema_metadata(kept), path)
-    print(path.name, facts, flush=True)
+    users, rows = make(generator, count, REAL + seed)
+    keyed = {} if generator == "rules" else {"key": "user_id", "time_column": "time"}
+    fresh = make(generator, count, FRESH + seed)[0]
+    fits.fit(path, side, rows, count=count, context=users, fresh=fresh, seed=seed, size=size, **keyed, **options)
 
 
 def law_of(generator: str, users: pa.Table | None, rows: pd.DataFrame) -> dict[str, float]:
@@ -145,12 +95,6 @@ def measured_of(task: tuple[str, int], folder: Path, generator: str, count: int,
     if not path.is_file():
         return None
     return measured(generator, seed, count, pq.read_table(path), make(generator, count, FRESH + seed)[0])
-
-
-def facts_of(path: Path) -> dict[str, Any]:
-    """What is known of a fit."""
-    found: dict[str, Any] = json.loads((pq.read_schema(path).metadata or {}).get(b"facts", b"{}"))
-    return found
 
 
 def compare(
@@ -181,7 +125,7 @@ def compare(
         one |= {f"law: {name}": statistics.mean(each[name] for each in noise) for name in noise[0]}
     paths = {side: [path_of(folder, side, generator, seed, count, size) for seed in range(seeds)] for side in SIDES}
     facts = {
-        side: [{"seed": seed, **facts_of(path)} for seed, path in enumerate(own) if path.is_file()]
+        side: [{"seed": seed, **fits.facts_of(path)} for seed, path in enumerate(own) if path.is_file()]
         for side, own in paths.items()
         if side in values
     }
@@ -216,7 +160,7 @@ def main() -> None:
     parser.add_argument("--fit", action="append", default=[], help="SIDE:GENERATOR:SEED. Make these files only.")
     parser.add_argument("--only-compare", action="store_true", help="Compare the files that are there.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--size", default="s", choices=list(SIZES))
+    parser.add_argument("--size", default="s", choices=list(fits.SIZES))
     parser.add_argument("--kept", type=Path, help="A result file, from which the measures of mostlyai-engine are taken.")
     parser.add_argument("--wheels", type=Path, help="A folder with wheels of mostlyai-engine, where it is not installed.")
     parser.add_argument("--jobs", type=int, default=1, help="Processes, with one thread each.")

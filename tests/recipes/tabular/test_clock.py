@@ -16,7 +16,7 @@ from stoker_recipes.tabular.encodings import Subjects, fit_numeric
 from stoker_recipes.tabular.rhythm import Rhythm
 from stoker_recipes.tabular.values import Values
 
-SMALL: dict[str, Any] = {"size": "s", "epochs": 4, "batch_size": 32}
+SMALL: dict[str, Any] = {"size": "s", "epochs": 1, "batch_size": 32}
 DAY = 86_400
 
 

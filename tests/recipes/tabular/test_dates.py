@@ -120,7 +120,7 @@ def test_missing_dates_take_nothing_from_another_subject() -> None:
 # Time never goes back within a subject, and events do not start before their context does: on tables with that law, by construction
 
 
-SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "batch_size": 32}
+SMALL: dict[str, Any] = {"size": "s", "epochs": 1, "batch_size": 32}
 PLAIN = {"time": "datetime", "shipped": "datetime", "number": "numeric"}
 
 

@@ -11,7 +11,7 @@ from stoker_recipes.tabular import Synthesizer
 from stoker_recipes.tabular.encodings import Categorical
 from stoker_recipes.tabular.ends import find_ends
 
-SMALL: dict[str, Any] = {"size": "s", "epochs": 2, "batch_size": 32}
+SMALL: dict[str, Any] = {"size": "s", "epochs": 1, "batch_size": 32}
 
 
 def test_a_sequence_that_has_ended_is_not_continued() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,29 @@ def test_contexts_from_a_file(tmp_path: Path) -> None:
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "other.parquet"))
     with pytest.raises(SourceNotFoundError):
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "nowhere.csv"))
+
+
+def test_a_pack_of_listed_contexts_does_not_load_numba(run_python: Callable[..., str]) -> None:
+    code = """
+import sys
+import stoker_recipes.tabular
+store = stoker_recipes.tabular.pack_sequences({"k": [1, 2, 1], "x": [1, 2, 3]}, "out", key="k", contexts=[1, 7])
+print(len(store), sorted({"numba", "torch"} & set(sys.modules)))
+"""
+    assert run_python(code) == "2 []\n"
+
+
+@pytest.mark.parametrize(
+    ("contexts", "message"),
+    [
+        ([3, 9, 3], r"column 'contexts' holds 3 \(int\) in row 3, as in row 1. List each context once"),
+        (["a"], r"column 'contexts' holds 'a' \(str\) in row 1, but the key 'user' is int64. List keys of the same type"),
+        ([3, None], "contexts has no key in row 2"),
+    ],
+)
+def test_an_invalid_context_is_named(tmp_path: Path, contexts: list[Any], message: str) -> None:
+    with pytest.raises(BadValueError, match=message):
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=contexts)
 
 
 def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:

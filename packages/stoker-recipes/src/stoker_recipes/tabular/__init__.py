@@ -7,26 +7,16 @@ from typing import TYPE_CHECKING
 
 from stoker.extend import lazy
 
-_LAZY = {
-    "Digits": "stoker_recipes.tabular.digits.split:Digits",
-    "PackedSequences": "stoker_recipes.tabular.sequences.pad:PackedSequences",
-    "PaddedSequences": "stoker_recipes.tabular.sequences.pad:PaddedSequences",
-    "Statistics": "stoker_recipes.tabular.statistics.analyze:Statistics",
-    "Synthesizer": "stoker_recipes.tabular.synthesizer:Synthesizer",
-    "TabularSettings": "stoker_recipes.tabular.settings:TabularSettings",
-    "analyze": "stoker_recipes.tabular.statistics.analyze:analyze",
-    "calendar": "stoker_recipes.tabular.calendar_features:calendar",
-    "join_days": "stoker_recipes.tabular.calendar_features:join_days",
-    "join_digits": "stoker_recipes.tabular.digits.split:join_digits",
-    "load_model": "stoker_recipes.tabular.training:load_model",
-    "pack_sequences": "stoker_recipes.tabular.sequences.store:pack_sequences",
-    "pad_sequences": "stoker_recipes.tabular.sequences.pad:pad_sequences",
-    "parse_dates": "stoker_recipes.tabular.statistics.analyze:parse_dates",
-    "parse_numbers": "stoker_recipes.tabular.statistics.analyze:parse_numbers",
-    "quality": "stoker_recipes.tabular.report:quality",
-    "split_days": "stoker_recipes.tabular.calendar_features:split_days",
-    "split_digits": "stoker_recipes.tabular.digits.split:split_digits",
-    "train": "stoker_recipes.tabular.training:train",
+_NAMES = {
+    "calendar_features": "calendar join_days split_days",
+    "digits.split": "Digits join_digits split_digits",
+    "report": "quality",
+    "sequences.pad": "PackedSequences PaddedSequences pad_sequences",
+    "sequences.store": "pack_sequences",
+    "settings": "TabularSettings",
+    "statistics.analyze": "Statistics analyze parse_dates parse_numbers",
+    "synthesizer": "Synthesizer",
+    "training": "load_model train",
 }
 
 if TYPE_CHECKING:
@@ -51,4 +41,6 @@ if TYPE_CHECKING:
     from stoker_recipes.tabular.training import train as train
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)
+    __getattr__, __dir__, __all__ = lazy(
+        __name__, {name: f"{__name__}.{module}:{name}" for module, names in _NAMES.items() for name in names.split()}
+    )

@@ -42,10 +42,10 @@ class EncodedSubjects:
     @staticmethod
     def of(codes: Array, starts: Array, lengths: Array, context: Array | None, device: torch.device) -> EncodedSubjects:
         """Copy arrays to a device."""
-        given = torch.from_numpy(codes).to(device)
+        placed = torch.from_numpy(codes).to(device)
         # An event after the other; and one more, so that a subject without events has a row to read.
-        rows = torch.zeros(len(codes) + 1, codes.shape[1], dtype=given.dtype, device=device)
-        rows[:-1] = given
+        rows = torch.zeros(len(codes) + 1, codes.shape[1], dtype=placed.dtype, device=device)
+        rows[:-1] = placed
         return EncodedSubjects(
             codes=rows,
             starts=torch.from_numpy(starts.astype(np.int64)).to(device),
@@ -55,21 +55,21 @@ class EncodedSubjects:
 
     def digest(self) -> str:
         """A hash of everything."""
-        found = xxhash.xxh3_128()
-        for one in (self.codes, self.starts, self.lengths, self.context):
-            found.update(b"-" if one is None else one.cpu().numpy().tobytes())
-        return found.hexdigest()
+        digest = xxhash.xxh3_128()
+        for tensor in (self.codes, self.starts, self.lengths, self.context):
+            digest.update(b"-" if tensor is None else tensor.cpu().numpy().tobytes())
+        return digest.hexdigest()
 
 
 def position_codes(layout: ModelLayout, position: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
     """The codes of positions (..., sub-columns): index, length, and steps that are left."""
     left = (length - position).clamp(min=0)
-    found = []
+    codes = []
     for sub in layout.subs[: layout.num_positions]:
         value = {"sidx": position, "slen": length.expand_as(position), "ridx": left}[sub.position]
         place = sub.name.rpartition("_")[2]
-        found.append(value if place == "cat" else value // 10 ** int(place[1:]) % 10)
-    return torch.stack(found, -1)
+        codes.append(value if place == "cat" else value // 10 ** int(place[1:]) % 10)
+    return torch.stack(codes, -1)
 
 
 def assemble(
@@ -84,12 +84,12 @@ def assemble(
         per_subject: The mean number of events that a subject has in a batch: weights are those of a mean over all events.
     """
     subjects, valid = batch["subjects"], batch["valid"]
-    found = {"rank": batch["rank"]}
+    batch_parts = {"rank": batch["rank"]}
     if data.context is not None:
-        found["context"] = data.context[subjects]
+        batch_parts["context"] = data.context[subjects]
     share = valid.to(torch.float32) / valid.sum().clamp(min=1)
     if not layout.is_sequence:
-        return {"codes": data.codes[data.starts[subjects]], "weights": share[:, None], **found}
+        return {"codes": data.codes[data.starts[subjects]], "weights": share[:, None], **batch_parts}
     length = data.lengths[subjects][:, None]
     position = batch["begin"][:, None] + batch["steps"]
     is_event, is_step = position < length, position <= length
@@ -105,7 +105,7 @@ def assemble(
     ]
     weights = torch.stack([kind.to(torch.float32) for kind in kinds], -1)  # in the order of WEIGHTS
     codes = torch.cat([positions, data.codes[rows].long()], -1)
-    return {"codes": codes, "weights": weights * share[:, None, None], **found}
+    return {"codes": codes, "weights": weights * share[:, None, None], **batch_parts}
 
 
 class SubjectLoss(nn.Module):
@@ -117,8 +117,8 @@ class SubjectLoss(nn.Module):
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss of a batch."""
-        found: torch.Tensor = self.model(assemble(self.model.layout, self._data, batch, self._per_subject))
-        return found
+        loss: torch.Tensor = self.model(assemble(self.model.layout, self._data, batch, self._per_subject))
+        return loss
 
 
 def mean_events(lengths: Array, window: int) -> float:
@@ -191,28 +191,28 @@ class SubjectBatches:
             parts = [order[first : first + run] for first in range(0, len(order), run)]
             order = np.concatenate([part[np.argsort(steps_of[part], kind="stable")] for part in parts])
         turns = rng.permutation(count)
-        coins, found = rng.random(count), []
+        coins, batches = rng.random(count), []
         for turn in turns.tolist():
-            own = order[turn * size : (turn + 1) * size]
+            members = order[turn * size : (turn + 1) * size]
             if self._is_drawn:
-                own = order[rng.random(len(order)) < size / len(order)]
-            is_real = np.arange(max(1, len(own)) if self._is_drawn else size) < len(own)
-            own = own if len(own) else order[:1]
-            begin, steps = self._windows(own, coins[turn], limit, rng)
-            filled = np.minimum(np.arange(len(is_real)), len(own) - 1)  # the last batch repeats a subject, without weight
-            found.append((own[filled], is_real, begin[filled], np.arange(steps), self._rank(rng)))
-        return list(zip(*(self._placed(field) for field in zip(*found, strict=True)), strict=True))
+                members = order[rng.random(len(order)) < size / len(order)]
+            is_real = np.arange(max(1, len(members)) if self._is_drawn else size) < len(members)
+            members = members if len(members) else order[:1]
+            begin, steps = self._windows(members, coins[turn], limit, rng)
+            filled = np.minimum(np.arange(len(is_real)), len(members) - 1)  # the last batch repeats a subject, without weight
+            batches.append((members[filled], is_real, begin[filled], np.arange(steps), self._rank(rng)))
+        return list(zip(*(self._placed(field) for field in zip(*batches, strict=True)), strict=True))
 
     def _placed(self, arrays: Sequence[Array]) -> tuple[torch.Tensor, ...]:
         """A field of all batches on the device: one copy, which is then split."""
         return torch.split(torch.from_numpy(np.concatenate(arrays)).to(self.device), [len(array) for array in arrays])
 
-    def _windows(self, own: Array, coin: float, limit: int, rng: np.random.Generator) -> tuple[Array, int]:
+    def _windows(self, members: Array, coin: float, limit: int, rng: np.random.Generator) -> tuple[Array, int]:
         """The first event of each subject, and the number of steps of the batch."""
         if not self._layout.is_sequence:
-            return np.zeros(len(own), np.int64), 1
-        steps = self._lengths[own] + 1
-        begin = np.zeros(len(own), np.int64)
+            return np.zeros(len(members), np.int64), 1
+        steps = self._lengths[members] + 1
+        begin = np.zeros(len(members), np.int64)
         is_long = steps > limit
         if is_long.any() and coin >= BEGINNINGS:
             drawn = rng.integers(1 - limit, steps)

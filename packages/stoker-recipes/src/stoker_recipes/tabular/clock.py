@@ -64,17 +64,17 @@ class Clock:
 
     def gaps(self, bins: torch.Tensor, fine: torch.Tensor | None, uniform: torch.Tensor) -> torch.Tensor:
         """Gaps of classes, as `Numeric.numbers` has them."""
-        own, rest = (bins - self._has_null).clamp(min=0), uniform.to(torch.float64)
+        coarse, rest = (bins - self._has_null).clamp(min=0), uniform.to(torch.float64)
         tables = self._tables
         if self._is_drawn:
             total = tables["total"]
-            place = self._before[own] + rest * (total[tables["last"][own]] - self._before[own])
-            number = torch.minimum(torch.searchsorted(total.to(torch.float64), place, right=True), tables["last"][own])
+            place = self._before[coarse] + rest * (total[tables["last"][coarse]] - self._before[coarse])
+            number = torch.minimum(torch.searchsorted(total.to(torch.float64), place, right=True), tables["last"][coarse])
             rest = ((place - total[number] + tables["counts"][number]) / tables["counts"][number]).clamp(0.0, 1.0 - 2.0**-53)
         else:
-            number = tables["firsts"][own]
+            number = tables["firsts"][coarse]
             if self._has_ranks and fine is not None:
-                number = number + torch.minimum(fine, tables["sizes"][own] - 1)
+                number = number + torch.minimum(fine, tables["sizes"][coarse] - 1)
         interval = tables["order"][number]
         lows, highs = self._lows[interval], self._highs[interval]
         steps = (highs - lows) // self._step
@@ -100,5 +100,5 @@ class Clock:
         """First dates, of the codes of the column; the only part that the host computes."""
         subjects = who.cpu().numpy()
         bounds = {name: dates[subjects] for name, dates in self.dated.bounds.items()}
-        found = self.dated.encoding.first_dates(codes.cpu().numpy(), uniform.cpu().numpy().astype(np.float64), bounds)
-        return torch.from_numpy(found.astype(np.int64)).to(self.device)
+        begins = self.dated.encoding.first_dates(codes.cpu().numpy(), uniform.cpu().numpy().astype(np.float64), bounds)
+        return torch.from_numpy(begins.astype(np.int64)).to(self.device)

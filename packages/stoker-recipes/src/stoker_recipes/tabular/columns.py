@@ -65,56 +65,56 @@ class TableColumn:
         return next((value for value in values if value[1] is not None), (0, None))
 
 
-def read_column(name: str, given: Any) -> TableColumn:
+def read_column(name: str, source: Any) -> TableColumn:
     """Open one column."""
-    module = type(given).__module__.partition(".")[0]
-    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
-        raise OptionError(f"column {name!r} is a table ({type(given).__name__}); expected one column.")
+    module = type(source).__module__.partition(".")[0]
+    if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
+        raise OptionError(f"column {name!r} is a table ({type(source).__name__}); expected one column.")
     if module == "torch":
         try:
-            given = given.detach().cpu().numpy()
+            source = source.detach().cpu().numpy()
         except TypeError:  # bfloat16
-            raise OptionError(f"column {name!r} is {given.dtype}, which NumPy does not have. Convert it to float32.") from None
-    elif isinstance(given, range):
-        given = np.arange(given.start, given.stop, given.step)
+            raise OptionError(f"column {name!r} is {source.dtype}, which NumPy does not have. Convert it to float32.") from None
+    elif isinstance(source, range):
+        source = np.arange(source.start, source.stop, source.step)
     elif module == "pandas":
-        given = _from_pandas(given)
-    elif isinstance(given, list | tuple):
+        source = _from_pandas(source)
+    elif isinstance(source, list | tuple):
         # As objects, so that mixed types are checked: NumPy would turn 1 and "a" into strings.
-        objects = np.empty(len(given), dtype=object)
-        objects[:] = given
-        given = objects
-    if not isinstance(given, np.ndarray):
-        return _from_arrow(name, given)
-    if given.ndim != 1:
-        raise OptionError(f"column {name!r} has {given.ndim} axes, shape {given.shape}; expected one value per row.")
-    plain = given.dtype.kind in _NUMBERS + TIMES and given.dtype.itemsize <= 8 and not isinstance(given, np.ma.MaskedArray)
-    return TableColumn(name=name, parts=[given], kind=given.dtype) if plain else _from_arrow(name, _arrow_array(name, given))
+        objects = np.empty(len(source), dtype=object)
+        objects[:] = source
+        source = objects
+    if not isinstance(source, np.ndarray):
+        return _from_arrow(name, source)
+    if source.ndim != 1:
+        raise OptionError(f"column {name!r} has {source.ndim} axes, shape {source.shape}; expected one value per row.")
+    plain = source.dtype.kind in _NUMBERS + TIMES and source.dtype.itemsize <= 8 and not isinstance(source, np.ma.MaskedArray)
+    return TableColumn(name=name, parts=[source], kind=source.dtype) if plain else _from_arrow(name, _arrow_array(name, source))
 
 
-def _from_pandas(given: Any) -> Any:
+def _from_pandas(source: Any) -> Any:
     """The NumPy array of a column without a copy, or an Arrow array for the types of pandas."""
     pandas = sys.modules["pandas"]
-    if isinstance(given.dtype, np.dtype):
-        return given.to_numpy()
-    if isinstance(given.dtype, pandas.SparseDtype):
-        return np.asarray(given)
-    if isinstance(given.dtype, pandas.DatetimeTZDtype):
-        return given.dt.tz_convert(None).to_numpy() if hasattr(given, "dt") else given.tz_convert(None).to_numpy()
-    return pa.array(getattr(given, "array", given), from_pandas=True)
+    if isinstance(source.dtype, np.dtype):
+        return source.to_numpy()
+    if isinstance(source.dtype, pandas.SparseDtype):
+        return np.asarray(source)
+    if isinstance(source.dtype, pandas.DatetimeTZDtype):
+        return source.dt.tz_convert(None).to_numpy() if hasattr(source, "dt") else source.tz_convert(None).to_numpy()
+    return pa.array(getattr(source, "array", source), from_pandas=True)
 
 
-def _from_arrow(name: str, given: Any) -> TableColumn:
-    if not isinstance(given, pa.Array | pa.ChunkedArray):
-        if hasattr(given, "to_arrow"):
-            given = given.to_arrow()
-        elif hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-            given = pa.chunked_array(given)
-        elif hasattr(given, "__array__"):
-            return read_column(name, np.asarray(given))
+def _from_arrow(name: str, source: Any) -> TableColumn:
+    if not isinstance(source, pa.Array | pa.ChunkedArray):
+        if hasattr(source, "to_arrow"):
+            source = source.to_arrow()
+        elif hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
+            source = pa.chunked_array(source)
+        elif hasattr(source, "__array__"):
+            return read_column(name, np.asarray(source))
         else:
-            raise OptionError(f"column {name!r} is a {type(given).__name__}; expected an array or a column of a table.")
-    chunks, kind = ([given], given.type) if isinstance(given, pa.Array) else (given.chunks, given.type)
+            raise OptionError(f"column {name!r} is a {type(source).__name__}; expected an array or a column of a table.")
+    chunks, kind = ([source], source.type) if isinstance(source, pa.Array) else (source.chunks, source.type)
     if isinstance(kind, pa.BaseExtensionType):
         chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
     return TableColumn(name=name, parts=chunks, kind=kind)

@@ -83,8 +83,8 @@ class Computed(Encoding, frozen=True, kw_only=True, tag="computed"):
         codes = np.zeros((len(values), len(self.sizes)), np.int64)
         if self.first is not None:
             firsts = starts[np.diff(np.append(starts, len(values))) > 0]
-            own = Values(family=values.family, data=values.data[firsts], valid=values.valid[firsts], words=values.words)
-            codes[firsts] = self.first.encode(own, np.arange(len(firsts)))
+            first_values = Values(family=values.family, data=values.data[firsts], valid=values.valid[firsts], words=values.words)
+            codes[firsts] = self.first.encode(first_values, np.arange(len(firsts)))
         return codes
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
@@ -156,20 +156,23 @@ class _Search:
         """Whether a rule that fits the sample holds in all rows, and not by chance."""
         if any(self._needs(operand, name) for operand in rule.in_row):
             return False
-        in_row, own = rule.operation in IN_ROW, self.values(name)
+        in_row, target = rule.operation in IN_ROW, self.values(name)
         shown = self._shown[in_row]
-        if surprise(np.where(own.valid, own.data, own.data.max(initial=0) + 1)[shown]) < self._least:
+        if surprise(np.where(target.valid, target.data, target.data.max(initial=0) + 1)[shown]) < self._least:
             return False
         if rule.operation in ("copy", "constant"):
             rows = slice(None) if in_row else self.later
-            holds = _equal(_take(own, rows), _take(self.values(rule.operands[0]), rows if in_row else self.later - 1))
+            holds = _equal(_take(target, rows), _take(self.values(rule.operands[0]), rows if in_row else self.later - 1))
         else:
-            rows, places = slice(None) if in_row else self.later, _places(own)
+            rows, places = slice(None) if in_row else self.later, _places(target)
             operands = [self.values(operand) for operand in rule.operands]
-            if any((np.abs(one.data.astype(np.float64)) >= MOST_EXACT).any() for one in [own, *operands]):
+            if any((np.abs(values.data.astype(np.float64)) >= MOST_EXACT).any() for values in [target, *operands]):
                 return False
-            several = [_numbers(operands[0], rows if in_row else self.later - 1), *(_numbers(one, rows) for one in operands[1:])]
-            holds = bool(_fits(_join(rule, several), _numbers(own, rows), places).all())
+            several = [
+                _numbers(operands[0], rows if in_row else self.later - 1),
+                *(_numbers(values, rows) for values in operands[1:]),
+            ]
+            holds = bool(_fits(_join(rule, several), _numbers(target, rows), places).all())
             rule = structs.replace(rule, decimals=places if len(several) > 1 else None)
         if holds:
             self.rules[name] = rule
@@ -181,15 +184,15 @@ class _Search:
 
     def _candidates(self, name: str) -> Iterator[Formula]:
         """Rules that fit the sample."""
-        own, kinds = self.now[name], {field.name: field.type for field in self.table.schema}
+        target, kinds = self.now[name], {field.name: field.type for field in self.table.schema}
         for other in self.table.column_names:
-            if other != name and kinds[other] == kinds[name] and _equal(own, self.now[other]):
+            if other != name and kinds[other] == kinds[name] and _equal(target, self.now[other]):
                 yield Formula(operation="copy", operands=[other])
-        if len(self.later) and _equal(own, self.before[name]):
+        if len(self.later) and _equal(target, self.before[name]):
             yield Formula(operation="constant", operands=[name])
         if name not in self.numbers:
             return
-        place, wanted, places = self.numbers.index(name), _numbers(own), _places(own)
+        place, wanted, places = self.numbers.index(name), _numbers(target), _places(target)
         others = [number for number in range(len(self.numbers)) if number != place]
         if len(self.later):
             for number in others:
@@ -236,15 +239,15 @@ def _take(values: Values, rows: Array | slice) -> Values:
     return Values(family=values.family, data=values.data[rows], valid=values.valid[rows], words=values.words)
 
 
-def _equal(one: Values, other: Values) -> bool:
+def _equal(left: Values, right: Values) -> bool:
     """Whether values are equal, and missing in the same rows."""
-    if not np.array_equal(one.valid, other.valid):
+    if not np.array_equal(left.valid, right.valid):
         return False
-    if one.words is None or one.words is other.words or one.words.equals(other.words):
-        return bool((one.data == other.data)[one.valid].all())
-    place = {word: number for number, word in enumerate(one.words.to_pylist())}
-    codes = np.array([place.get(word, -1) for word in other.words.to_pylist()] + [-1])
-    return bool((one.data == codes[other.data])[one.valid].all())
+    if left.words is None or left.words is right.words or left.words.equals(right.words):
+        return bool((left.data == right.data)[left.valid].all())
+    place = {word: number for number, word in enumerate(left.words.to_pylist())}
+    codes = np.array([place.get(word, -1) for word in right.words.to_pylist()] + [-1])
+    return bool((left.data == codes[right.data])[left.valid].all())
 
 
 def compute(
@@ -260,7 +263,7 @@ def compute(
         starts: The first row of each subject.
         fixed: Rows whose values stay, by column.
     """
-    found = dict(columns)
+    computed = dict(columns)
     ordered: list[str] = []
 
     def visit(name: str) -> None:
@@ -271,19 +274,19 @@ def compute(
 
     for name in rules:
         visit(name)
-    num_rows = len(next(iter(found.values())))
+    num_rows = len(next(iter(computed.values())))
     owner = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, num_rows)))
     arithmetic = [name for name in ordered if rules[name].operation not in ("copy", "constant")]
     stays = {name: np.zeros(num_rows, bool) if fixed is None else fixed[name] for name in ordered}
     for name in ordered:
         if rules[name].operation == "constant":
-            found[name] = _replace(found[name], found[name], starts[owner], stays[name])
+            computed[name] = _replace(computed[name], computed[name], starts[owner], stays[name])
     if arithmetic:
-        _calculate(found, [name for name in ordered if rules[name].operation != "constant"], rules, schema, starts, stays)
+        _calculate(computed, [name for name in ordered if rules[name].operation != "constant"], rules, schema, starts, stays)
     for name in ordered:
         if rules[name].operation == "copy":
-            found[name] = _replace(found[name], found[rules[name].operands[0]], np.arange(num_rows), stays[name])
-    return found
+            computed[name] = _replace(computed[name], computed[rules[name].operands[0]], np.arange(num_rows), stays[name])
+    return computed
 
 
 def _replace(column: pa.Array, source: pa.Array, rows: Array, stays: Array) -> pa.Array:
@@ -297,28 +300,29 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _calculate(
-    found: dict[str, pa.Array], ordered: Sequence[str], rules: Mapping[str, Formula], schema: pa.Schema, starts: Array,
+    columns: dict[str, pa.Array], ordered: Sequence[str], rules: Mapping[str, Formula], schema: pa.Schema, starts: Array,
     stays: Mapping[str, Array],
 ) -> None:  # fmt: skip
     """Compute numbers, in place: one event after the other where they depend on the event before."""
-    kinds = {name: schema.field(name).type for name in found}
-    own = [name for name in ordered if family_of(kinds[name]) == "number"]
+    kinds = {name: schema.field(name).type for name in columns}
+    numbers = [name for name in ordered if family_of(kinds[name]) == "number"]
     values = {
-        name: read_values(name, found[name]) for name in {*own, *(operand for name in own for operand in rules[name].operands)}
+        name: read_values(name, columns[name])
+        for name in {*numbers, *(operand for name in numbers for operand in rules[name].operands)}
     }
     data = {name: np.where(column.valid, column.data, np.nan).astype(np.float64) for name, column in values.items()}
     whole = np.arange(len(next(iter(data.values()))))
     lengths = np.diff(np.append(starts, len(whole)))
-    depends = any(rules[name].operation in ("previous", "running") for name in own)
+    depends = any(rules[name].operation in ("previous", "running") for name in numbers)
     steps = [starts[lengths > step] + step for step in range(int(lengths.max(initial=0)))] if depends else [whole]
     for number, rows in enumerate(steps):
-        for name in own:
+        for name in numbers:
             rule = rules[name]
             if rule.operation in ("previous", "running") and not number:
                 continue
             before = rows if rule.operation in IN_ROW else rows - 1
             made = _join(rule, [data[rule.operands[0]][before], *(data[operand][rows] for operand in rule.operands[1:])])
             data[name][rows] = np.where(stays[name][rows], data[name][rows], made)
-    for name in own:
+    for name in numbers:
         valid = ~np.isnan(data[name])
-        found[name] = to_column(np.where(valid, data[name], 0.0), valid, kinds[name])
+        columns[name] = to_column(np.where(valid, data[name], 0.0), valid, kinds[name])

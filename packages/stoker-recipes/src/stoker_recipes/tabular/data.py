@@ -60,26 +60,26 @@ class ModelSpec(Struct, frozen=True, kw_only=True):
     def ordered(self) -> dict[str, int]:
         """The sub-columns of the layout whose classes are in order, from this class on."""
         layout = self.layout()
-        found = {sub.name: 0 for sub in layout.subs if sub.position}
+        firsts = {sub.name: 0 for sub in layout.subs if sub.position}
         of_data = layout.subs[layout.num_positions :]
         for subs, table in ((of_data, self.target), (layout.context, self.context)):
             places = [(column, name) for column in (table.columns if table is not None else ()) for name in column.encoding.sizes]
             for sub, (column, name) in zip(subs, places, strict=True):
                 first = column.encoding.ordered().get(name)
                 if first is not None:
-                    found[sub.name] = first
-        return found
+                    firsts[sub.name] = first
+        return firsts
 
     def never(self) -> dict[int, list[int]]:
         """Classes that are not generated, by sub-column of the layout."""
-        found, number = {}, self.layout().num_positions
+        never, number = {}, self.layout().num_positions
         for column in self.target.columns:
             classes = column.encoding.never()
             for name in column.encoding.sizes:
                 if name in classes:
-                    found[number] = classes[name]
+                    never[number] = classes[name]
                 number += 1
-        return found
+        return never
 
     def ends(self) -> dict[int, Ends]:
         """What first and last events never have, by sub-column of the layout."""
@@ -131,26 +131,26 @@ def prepare(
     check_names(table.column_names, what)
     if not len(table):
         raise OptionError(f"{what} has no rows. Give a table with some.")
-    given = None if context is None else read_table(context, "context")[0]
+    contexts = None if context is None else read_table(context, "context")[0]
     if encodings is not None and not isinstance(encodings, Mapping):
         raise OptionError(f"encodings is {encodings!r}; expected a kind for each column, such as {{'place': 'lat_long'}}.")
     asked = dict(encodings or {})
-    if given is not None and key is None:
+    if contexts is not None and key is None:
         raise OptionError("context is given, but key is not. Name the column that both tables have: key=…")
-    if given is None and context_key is not None:
+    if contexts is None and context_key is not None:
         raise OptionError(f"context_key is {context_key!r}, but there is no context. Give one, or leave context_key out.")
     keys = None
-    if given is not None and key is not None:
+    if contexts is not None and key is not None:
         other_key = context_key or key
-        keys = key_column(given, other_key, other_what, option="context_key", place=partial(place_of, context, other_what))
+        keys = key_column(contexts, other_key, other_what, option="context_key", place=partial(place_of, context, other_what))
         check_unique(keys, other_key, other_what)
-        given = given.drop_columns([other_key])
+        contexts = contexts.drop_columns([other_key])
     if key is None:
         rows, starts, lengths = table, np.arange(len(table)), np.ones(len(table), np.int64)
     else:
         grouped = group_rows(table, key=key, keys=keys, what=what, place=partial(place_of, events, what))
         rows, starts, lengths = grouped.rows, grouped.starts, grouped.lengths
-    _check_encodings(asked, [rows] if given is None else [rows, given])
+    _check_encodings(asked, [rows] if contexts is None else [rows, contexts])
     _check_count(len(starts), settings, key, what)
     if not rows.column_names:
         raise OptionError(f"{what} has no column to learn beside the key. Give a table with at least one more column.")
@@ -160,16 +160,18 @@ def prepare(
     if cut:
         say("lengths", f"{cut:,} sequences of more than {limits[1]:,} events are cut: few subjects have more")
     options: dict[str, Any] = {"encodings": asked, "protect": settings.protect, "seed": settings.seed, "say": say}
-    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, context=given, **options)
+    target, codes = learn_table(events, "events", rows, starts=starts, is_sequence=is_sequence, context=contexts, **options)
     other, other_codes = None, None
-    if given is not None and given.column_names:
-        other, other_codes = learn_table(context, "context", given, starts=np.arange(len(given)), is_sequence=False, **options)
+    if contexts is not None and contexts.column_names:
+        other, other_codes = learn_table(
+            context, "context", contexts, starts=np.arange(len(contexts)), is_sequence=False, **options
+        )
     shortened = np.minimum(lengths, limits[1])
     spec = ModelSpec(
         target=target,
         context=other,
         key=key,
-        context_key=None if given is None else context_key or key,
+        context_key=None if contexts is None else context_key or key,
         has_number_keys=key is not None and pa.types.is_integer(table.schema.field(key).type),
         frame=frame,
         size=settings.size,

@@ -52,11 +52,11 @@ def split_date(data: Array, unit: str) -> dict[str, Array]:
     """The parts of times, in UTC."""
     per_day = DAY // NANOS[unit]
     days, rest = np.divmod(data, per_day)
-    found: dict[str, Array] = dict(zip(("year", "month", "day"), split_days(days), strict=True))
+    parts: dict[str, Array] = dict(zip(("year", "month", "day"), split_days(days), strict=True))
     for name, (nanos, count) in CLOCK.items():
         if nanos >= NANOS[unit]:
-            found[name] = rest // (nanos // NANOS[unit]) % count
-    return found
+            parts[name] = rest // (nanos // NANOS[unit]) % count
+    return parts
 
 
 def join_date(parts: dict[str, Array], unit: str) -> Array:
@@ -105,8 +105,8 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
     @property
     def sizes(self) -> dict[str, int]:
         """The number of classes of each sub-column."""
-        own = {part.name: part.size for part in self.parts if part.size > 1 and not part.is_drawn}
-        return ({"nan": 2} if self.has_null else {}) | (own or ({} if self.has_null else {"year": 1}))
+        learned = {part.name: part.size for part in self.parts if part.size > 1 and not part.is_drawn}
+        return ({"nan": 2} if self.has_null else {}) | (learned or ({} if self.has_null else {"year": 1}))
 
     def ordered(self) -> dict[str, int]:
         """Sub-columns whose classes are in the order of values, from this class on."""
@@ -114,17 +114,17 @@ class Datetime(Encoding, frozen=True, kw_only=True, tag="datetime"):
 
     def encode(self, values: Values, starts: Array) -> Array:
         """The codes of values, (rows, sub-columns)."""
-        found = split_date(np.clip(values.data, self.low, self.high), self.unit)
-        codes = {part.name: np.clip(found[part.name] - part.low, 0, part.size - 1) for part in self.parts}
+        parts = split_date(np.clip(values.data, self.low, self.high), self.unit)
+        codes = {part.name: np.clip(parts[part.name] - part.low, 0, part.size - 1) for part in self.parts}
         columns = [~values.valid if name == "nan" else np.where(values.valid, codes[name], 0) for name in self.sizes]
         return np.stack(columns, 1).astype(np.int64)
 
     def numbers(self, codes: Array, uniform: Array) -> tuple[Array, Array]:
         """Times and whether they are there, of classes and of uniform numbers from [0, 1)."""
         valid = codes[:, 0] == 0 if self.has_null else np.ones(len(codes), bool)
-        given = dict(zip(self.sizes, codes.T, strict=True))
+        learned = dict(zip(self.sizes, codes.T, strict=True))
         none = np.zeros(len(codes), np.int64)
-        parts = {part.name: part.low + given.get(part.name, none) for part in self.parts}
+        parts = {part.name: part.low + learned.get(part.name, none) for part in self.parts}
         rest = uniform
         for part in self.parts:
             if part.is_drawn:  # each takes what the ones before have left of the random number
@@ -148,16 +148,16 @@ def fit_datetime(values: Values, subjects: Subjects, kind: pa.DataType, *, is_st
         return None
     low, high = map(int, bounds)
     unit = unit_of(kind)
-    found = split_date(np.clip(values.data[values.valid], low, high), unit)
-    days = _possible_days(found, unit, low, high)
+    parts_of = split_date(np.clip(values.data[values.valid], low, high), unit)
+    days = _possible_days(parts_of, unit, low, high)
     parts = [
         DatePart(
             name=name,
-            low=int(one.min()),
-            size=int(one.max() - one.min()) + 1,
-            is_drawn=_is_noise(name, one, days, is_start=is_start),
+            low=int(part.min()),
+            size=int(part.max() - part.min()) + 1,
+            is_drawn=_is_noise(name, part, days, is_start=is_start),
         )
-        for name, one in found.items()
+        for name, part in parts_of.items()
     ]
     return Datetime(parts=parts, unit=unit, low=low, high=high, has_null=not bool(values.valid.all()))
 
@@ -169,12 +169,12 @@ def _is_noise(name: str, values: Array, days: tuple[Array, Array], *, is_start: 
         return len(np.unique(values)) > MOST_FRACTIONS
     if not is_start or name not in ("day", "hour", "minute", "second") or len(values) < 5 * count:
         return False
-    expected, found = np.full(count, len(values) / count), np.bincount(values, minlength=count)
+    expected, counts = np.full(count, len(values) / count), np.bincount(values, minlength=count)
     if name == "day":  # of the days that its month has
         each = 1 / (days[1] - days[0] + 1)
-        begin, end = (np.bincount(one, each, minlength=count + 2) for one in (days[0], days[1] + 1))
-        expected, found = np.maximum(np.cumsum(begin - end)[1:-1], 1e-9), np.bincount(values - 1, minlength=count)
-    statistic = ((found - expected) ** 2 / expected).sum()
+        begin, end = (np.bincount(edge, each, minlength=count + 2) for edge in (days[0], days[1] + 1))
+        expected, counts = np.maximum(np.cumsum(begin - end)[1:-1], 1e-9), np.bincount(values - 1, minlength=count)
+    statistic = ((counts - expected) ** 2 / expected).sum()
     return bool(statistic - (count - 1) < MOST_DEVIATIONS * np.sqrt(2 * (count - 1)))
 
 
@@ -307,14 +307,14 @@ def find_base(values: Values, others: Mapping[str, Values], *, least: int) -> st
 
     That must be a rule of rows. It is none where all dates of one column are before nearly all of the other, as dates of birth are.
     """
-    rows, found = np.flatnonzero(values.valid), {}
+    rows, means = np.flatnonzero(values.valid), {}
     for name, other in others.items():
         gap = values.data[rows] - other.data[rows]
         if len(rows) > 2 * least and other.valid.all() and (gap >= 0).all():
             mixed = np.roll(rows, len(rows) // 2 + 1)
             if (values.data[rows] < other.data[mixed]).mean() > LEAST_OVERLAP:
-                found[name] = gap.mean()
-    return min(found, key=lambda name: found[name]) if found else None
+                means[name] = gap.mean()
+    return min(means, key=lambda name: means[name]) if means else None
 
 
 def fit_since(values: Values, base: str, other: Values, subjects: Subjects, *, rises: bool = False) -> Since | None:

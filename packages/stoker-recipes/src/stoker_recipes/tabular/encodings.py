@@ -178,35 +178,35 @@ class Categorical(Encoding, frozen=True, kw_only=True, tag="categorical"):
         if self.shared:
             counts = np.concatenate([np.ones(self.sizes["cat"] - len(self.shared), np.int64), self.shared])
             number = (np.cumsum(counts) - counts)[number] + np.minimum(codes[:, 1], counts[number] - 1)
-        found = words.take(pa.array(number))
-        return found.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else found
+        column = words.take(pa.array(number))
+        return column.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else column
 
 
 def fit_categorical(values: Values, subjects: Subjects, kind: pa.DataType, *, may_share: bool = True) -> Categorical:
     """Keep the values that enough subjects have; of many, those that are not frequent may share classes."""
     counts = subjects.count(np.where(values.valid, values.data, -1), len(values.words))
-    kept = counts >= max(1, subjects.least)
-    found = sorted(
-        (word, count) for word, keep, count in zip(values.words.to_pylist(), kept.tolist(), counts.tolist(), strict=True) if keep
+    is_kept = counts >= max(1, subjects.least)
+    counted = sorted(
+        (word, count) for word, keep, count in zip(values.words.to_pylist(), is_kept.tolist(), counts.tolist(), strict=True) if keep
     )
-    words, shared = _share_classes(found) if may_share and len(found) > MOST_CLASSES else ([word for word, _ in found], [])
+    words, shared = _share_classes(counted) if may_share and len(counted) > MOST_CLASSES else ([word for word, _ in counted], [])
     return Categorical(
         values=words,
         has_null=not bool(values.valid.all()),
-        has_rare=bool((counts[~kept] > 0).any()) and is_text(kind),
+        has_rare=bool((counts[~is_kept] > 0).any()) and is_text(kind),
         shared=shared,
     )
 
 
-def _share_classes(found: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
+def _share_classes(counted: Sequence[tuple[str, int]]) -> tuple[list[str], list[int]]:
     """Give frequent values a class each; others share one with their neighbours, of which the most frequent one is the first."""
-    counts = np.array([count for _, count in found])
+    counts = np.array([count for _, count in counted])
     alone = np.argsort(-counts, kind="stable")[:MOST_FREQUENT_CLASSES]
     alone = np.sort(alone[counts[alone] >= FREQUENT * np.median(counts)])
-    rest = np.setdiff1d(np.arange(len(found)), alone)
-    groups = [one[np.argsort(-counts[one], kind="stable")] for one in np.array_split(rest, math.isqrt(len(rest)))]
+    rest = np.setdiff1d(np.arange(len(counted)), alone)
+    groups = [rows[np.argsort(-counts[rows], kind="stable")] for rows in np.array_split(rest, math.isqrt(len(rest)))]
     order = np.concatenate([alone, *groups])
-    return [found[one][0] for one in order.tolist()], [len(group) for group in groups]
+    return [counted[number][0] for number in order.tolist()], [len(group) for group in groups]
 
 
 class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
@@ -307,9 +307,9 @@ class Numeric(Encoding, frozen=True, kw_only=True, tag="numeric"):
         last = np.cumsum(np.bincount(self.bins)) - 1  # of each bin
         before = np.append(0, total[last[:-1]])
         place = before[bins] + uniform * (total[last] - before)[bins]
-        found = np.minimum(np.searchsorted(total, place, side="right"), last[bins])
-        size = np.array(self.counts)[by_bin[found]]
-        return by_bin[found], np.clip((place - total[found] + size) / size, 0.0, np.nextafter(1.0, 0.0))
+        interval = np.minimum(np.searchsorted(total, place, side="right"), last[bins])
+        size = np.array(self.counts)[by_bin[interval]]
+        return by_bin[interval], np.clip((place - total[interval] + size) / size, 0.0, np.nextafter(1.0, 0.0))
 
     def decode(self, codes: Array, kind: pa.DataType, starts: Array, uniform: Array) -> pa.Array:
         """The values of codes."""
@@ -337,12 +337,12 @@ def make_numeric(
     """
     counts = np.asarray(counts)
     is_learned = counts.sum() >= LEAST_LEARNED * len(lows)
-    found = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
+    numeric = Numeric(lows=lows, highs=highs, decimals=decimals, has_null=has_null)
     if len(lows) <= (ONE_LEVEL if is_learned or is_exact else LEAST_BINS):
-        return found
+        return numeric
     single = np.flatnonzero((np.array(lows) == np.array(highs)) & (counts >= FREQUENT * np.median(counts)))
-    own = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
-    rest = np.setdiff1d(np.arange(len(lows)), own)
+    frequent = single[np.argsort(-counts[single], kind="stable")[:MOST_FREQUENT]]
+    rest = np.setdiff1d(np.arange(len(lows)), frequent)
     bins = np.zeros(len(lows), np.int64)
     if is_learned:
         num_bins = -(-len(rest) // max(1, math.isqrt(len(rest))))
@@ -352,16 +352,16 @@ def make_numeric(
         wanted = min(ONE_LEVEL, max(LEAST_BINS, math.isqrt(int(upto[-1])))) if len(rest) else 0
         bins[rest] = np.unique((upto - counts[rest] // 2) * wanted // upto[-1:], return_inverse=True)[1]
         num_bins = int(bins[rest].max(initial=-1)) + 1
-    bins[own] = num_bins + np.arange(len(own))
+    bins[frequent] = num_bins + np.arange(len(frequent))
     sizes = np.bincount(bins)
     middles = np.bincount(bins, np.arange(len(bins))) / sizes
     bins = np.argsort(np.argsort(middles, kind="stable"))[bins]  # in the order of values
     if not is_learned:
-        return structs.replace(found, bins=bins.tolist(), counts=counts.tolist())
+        return structs.replace(numeric, bins=bins.tolist(), counts=counts.tolist())
     by_class = np.lexsort((-counts, bins))
     sizes, ranks = np.bincount(bins), np.zeros(len(lows), np.int64)
     ranks[by_class] = np.arange(len(lows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return structs.replace(found, bins=bins.tolist(), ranks=ranks.tolist())
+    return structs.replace(numeric, bins=bins.tolist(), ranks=ranks.tolist())
 
 
 def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVALS, has_tails: bool = False) -> Numeric | None:
@@ -369,71 +369,71 @@ def fit_numeric(values: Values, subjects: Subjects, *, most: int = MOST_INTERVAL
     bounds = subjects.bounds(values.data, values.valid)
     if bounds is None:
         return None
-    own = np.clip(values.data if values.valid.all() else values.data[values.valid], *bounds)
-    own.sort()
+    ordered = np.clip(values.data if values.valid.all() else values.data[values.valid], *bounds)
+    ordered.sort()
     least = LEAST_PER_INTERVAL if subjects.least else 1
     options: dict[str, Any] = {"most": most, "least": least, "tail": TAIL}
-    lows, highs, sizes, is_own = split_sorted(own, refused=own[:0], **options)
+    lows, highs, sizes, is_own = split_sorted(ordered, refused=ordered[:0], **options)
     if subjects.least and is_own.any():  # one subject that repeats a value does not make it frequent
         frequent = lows[is_own]
         counts = np.zeros(len(frequent), np.int64)
         place, last = find_intervals(frequent, values.data), np.full(len(frequent), -1)
         count_values(values.data, values.valid, *bounds, place, frequent, subjects.starts, last, counts)
         if (counts < subjects.least).any():
-            lows, highs, sizes, is_own = split_sorted(own, refused=frequent[counts < subjects.least], **options)
+            lows, highs, sizes, is_own = split_sorted(ordered, refused=frequent[counts < subjects.least], **options)
     is_narrow = ((sizes < least) | (lows == highs)) & ~is_own & bool(subjects.least)
     # Values of few subjects between two frequent ones must not be generated exactly: their interval reaches to its neighbours.
     wide_lows, wide_highs = np.append(lows[0], highs[:-1]), np.append(lows[1:], highs[-1])
     lows, highs = np.where(is_narrow, wide_lows, lows), np.where(is_narrow, wide_highs, highs)
-    decimals, step = decimals_of(own), _step(own)
-    found = make_numeric(
+    decimals, step = decimals_of(ordered), _step(ordered)
+    numeric = make_numeric(
         lows.tolist(), highs.tolist(), counts=sizes, decimals=decimals, has_null=not bool(values.valid.all()), is_exact=not subjects.least
     )  # fmt: skip
     if has_tails and subjects.least and len(lows) > 1:
-        above, below = _tails(values, subjects, own, int(sizes[-1]), int(sizes[0]))
-        found = structs.replace(found, above=above, below=below)
+        above, below = _tails(values, subjects, ordered, int(sizes[-1]), int(sizes[0]))
+        numeric = structs.replace(numeric, above=above, below=below)
     if not decimals or decimals > MOST_DECIMALS:
-        return structs.replace(found, step=step)
+        return structs.replace(numeric, step=step)
     is_wide = np.repeat((highs - lows >= 1) & ~is_own, sizes)
-    return structs.replace(found, endings=_endings(own[is_wide], decimals))
+    return structs.replace(numeric, endings=_endings(ordered[is_wide], decimals))
 
 
-def _tails(values: Values, subjects: Subjects, own: Array, num_last: int, num_first: int) -> tuple[Tail | None, Tail | None]:
+def _tails(values: Values, subjects: Subjects, ordered: Array, num_last: int, num_first: int) -> tuple[Tail | None, Tail | None]:
     """Heavy tails above and below the kept values, which are sorted. Shares stay below 1, and positive values positive."""
-    low, high = own[0], own[-1]
+    low, high = ordered[0], ordered[-1]
 
-    def one(data: Array, sorted_values: Array, size: int, limit: float) -> Tail | None:
+    def beyond(data: Array, sorted_values: Array, size: int, limit: float) -> Tail | None:
         is_cut = (data > sorted_values[-1]) & values.valid
-        found = tail_of(sorted_values, int(np.count_nonzero(is_cut)), size, limit=limit)
-        if found is None or len(subjects.starts) == subjects.num_rows:
-            return found
+        tail = tail_of(sorted_values, int(np.count_nonzero(is_cut)), size, limit=limit)
+        if tail is None or len(subjects.starts) == subjects.num_rows:
+            return tail
         in_tail = np.where(values.valid & (data > tail_begin(sorted_values)), 0, -1)
-        return found if subjects.count(in_tail, 1)[0] >= LEAST_TAIL_SUBJECTS else None
+        return tail if subjects.count(in_tail, 1)[0] >= LEAST_TAIL_SUBJECTS else None
 
-    above = one(values.data, own, num_last, 1.0 if low >= 0 and high <= 1 else 0.0 if high <= 0 else np.inf)
-    return above, one(-values.data, -own[::-1], num_first, 0.0 if low >= 0 else np.inf)
+    above = beyond(values.data, ordered, num_last, 1.0 if low >= 0 and high <= 1 else 0.0 if high <= 0 else np.inf)
+    return above, beyond(-values.data, -ordered[::-1], num_first, 0.0 if low >= 0 else np.inf)
 
 
 def _endings(values: Array, decimals: int) -> list[tuple[float, float]]:
     """Decimals that many of these values have, and their shares."""
     unit = 10**decimals
-    found = np.bincount(np.rint(values * unit).astype(np.int64) % unit, minlength=unit)
-    shares = found / max(1, len(values))
-    frequent = np.flatnonzero((shares >= max(LEAST_ENDING, FREQUENT / unit)) & (found >= FREQUENT * LEAST_PER_INTERVAL))
-    return [(int(one) / unit, float(shares[one])) for one in frequent]
+    counts = np.bincount(np.rint(values * unit).astype(np.int64) % unit, minlength=unit)
+    shares = counts / max(1, len(values))
+    frequent = np.flatnonzero((shares >= max(LEAST_ENDING, FREQUENT / unit)) & (counts >= FREQUENT * LEAST_PER_INTERVAL))
+    return [(int(ending) / unit, float(shares[ending])) for ending in frequent]
 
 
 def _step(sorted_values: Array) -> int:
     """What the differences of integers have in common: 86,400 for whole days in seconds."""
     if sorted_values.dtype.kind != "i":
         return 1
-    found = 0
+    divisor = 0
     for some in (sorted_values[:: max(1, len(sorted_values) // 1000)], sorted_values):
         above = some.astype(np.uint64) - sorted_values[:1].astype(np.uint64)  # which int64 may not hold
-        found = int(np.gcd(np.uint64(found), np.gcd.reduce(above)))
-        if found == 1:
+        divisor = int(np.gcd(np.uint64(divisor), np.gcd.reduce(above)))
+        if divisor == 1:
             break
-    return max(1, found) if found < 2**62 else 1
+    return max(1, divisor) if divisor < 2**62 else 1
 
 
 def decimals_of(sorted_values: Array) -> int | None:
@@ -483,7 +483,7 @@ class Character(Encoding, frozen=True, kw_only=True, tag="character"):
         text = np.full(len(codes), "", dtype=object)
         for place, letters in enumerate(self.alphabets):
             text = text + np.array(["", "", *letters], object)[codes[:, place + self.has_null]]
-        return to_words([word if there else None for word, there in zip(text.tolist(), valid.tolist(), strict=True)], kind)
+        return to_words([word if is_valid else None for word, is_valid in zip(text.tolist(), valid.tolist(), strict=True)], kind)
 
 
 def code_points(words: Sequence[str], length: int) -> Array:
@@ -537,7 +537,7 @@ class LatLong(Encoding, frozen=True, kw_only=True, tag="lat_long"):
         lat, valid = self.latitude.numbers(codes[:, :width], uniform)
         lon, _ = self.longitude.numbers(codes[:, width:], (uniform * 7919.0) % 1.0)
         form = "{:." + str(self.latitude.decimals or 0) + "f}, {:." + str(self.longitude.decimals or 0) + "f}"
-        words = [form.format(*pair) if there else None for *pair, there in zip(lat, lon, valid.tolist(), strict=True)]
+        words = [form.format(*pair) if is_valid else None for *pair, is_valid in zip(lat, lon, valid.tolist(), strict=True)]
         return to_words(words, kind)
 
 
@@ -545,14 +545,14 @@ def _places(name: str, values: Values) -> tuple[Values, Values]:
     """Latitudes and longitudes of strings."""
     numbers = np.zeros((len(values.words) + 1, 2))
     for row, word in enumerate(values.words.to_pylist()):
-        found = PLACE.fullmatch(word)
-        if found is None or abs(float(found[1])) > 90 or abs(float(found[2])) > 180:
+        match = PLACE.fullmatch(word)
+        if match is None or abs(float(match[1])) > 90 or abs(float(match[2])) > 180:
             raise BadValueError(
                 f"column {name!r} has the value {word!r}; expected a latitude and a longitude such as '48.2082, 16.3738'."
             )
-        numbers[row] = np.round([float(found[1]), float(found[2])], 5)
+        numbers[row] = np.round([float(match[1]), float(match[2])], 5)
     rows = np.where(values.valid[:, None], numbers[values.data], 0.0)
-    lat, lon = (Values(family="number", data=np.ascontiguousarray(rows[:, one]), valid=values.valid) for one in (0, 1))
+    lat, lon = (Values(family="number", data=np.ascontiguousarray(rows[:, place]), valid=values.valid) for place in (0, 1))
     return lat, lon
 
 
@@ -624,25 +624,25 @@ def fit_tail(distances: Array, end: float, num_cut: int) -> tuple[float, float]:
     return float(shapes[best] / rates[best]), float(shapes[best])
 
 
-def tail_of(own: Array, num_cut: int, num_last: int, *, limit: float = np.inf) -> Tail | None:
+def tail_of(ordered: Array, num_cut: int, num_last: int, *, limit: float = np.inf) -> Tail | None:
     """The law beyond the upper end of values; None where nothing is cut, the tail ends there, or there are too few values.
 
     Args:
-        own: Values, sorted; those beyond the end are cut to it.
+        ordered: Values, sorted; those beyond the end are cut to it.
         num_cut: How many are.
         num_last: Values in the last interval.
         limit: The largest value that may be generated.
     """
-    end = float(own[-1])
-    first_cut, laws = int(np.searchsorted(own, own[-1])), []
+    end = float(ordered[-1])
+    first_cut, laws = int(np.searchsorted(ordered, ordered[-1])), []
     for body in BODIES:
-        begin = tail_begin(own, body)
-        inside = own[np.searchsorted(own, begin, side="right") : first_cut] - begin
+        begin = tail_begin(ordered, body)
+        inside = ordered[np.searchsorted(ordered, begin, side="right") : first_cut] - begin
         if not num_cut or len(inside) < LEAST_TAIL or max(abs(begin), abs(end)) > MOST_EXACT:
             break
         every = -(-len(inside) // MOST_FITTED)
         fitted = inside[every // 2 :: every].astype(np.float64)
-        scale, shape = fit_tail(fitted, end - begin, round((len(own) - first_cut) / every))
+        scale, shape = fit_tail(fitted, end - begin, round((len(ordered) - first_cut) / every))
         laws.append((scale + shape * (end - begin), min(shape, MOST_SHAPE)))  # the same law, seen from the end
     if not laws:
         return None
@@ -654,6 +654,6 @@ def tail_of(own: Array, num_cut: int, num_last: int, *, limit: float = np.inf) -
     return Tail(share=num_cut / num_last, scale=scale, shape=shape, most=most) if shape >= LEAST_SHAPE and most > 0 else None
 
 
-def tail_begin(own: Array, body: float = BODIES[0]) -> float:
+def tail_begin(ordered: Array, body: float = BODIES[0]) -> float:
     """Where the tail of sorted values begins."""
-    return float(own[int(body * len(own))])
+    return float(ordered[int(body * len(ordered))])

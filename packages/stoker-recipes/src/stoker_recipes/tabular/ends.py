@@ -78,6 +78,6 @@ def find_ends(encoding: Encoding, codes: Array, starts: Array, *, num_columns: i
         together = is_value.all() and surprise[is_absent].sum() > least + size * math.log(2)
         rules.append(np.flatnonzero(is_absent & (together | (surprise > least))))
     # Of classes that occur nowhere else, those that occur at all.
-    rules[1], rules[3] = (np.intersect1d(rules[one], np.flatnonzero(occurs[one - 1])) for one in (1, 3))
-    found = [classes.tolist() for classes in rules]
-    return Ends(first=found[0], later=found[1], last=found[2], earlier=found[3]) if any(found) else None
+    rules[1], rules[3] = (np.intersect1d(rules[rule], np.flatnonzero(occurs[rule - 1])) for rule in (1, 3))
+    classes_of = [classes.tolist() for classes in rules]
+    return Ends(first=classes_of[0], later=classes_of[1], last=classes_of[2], earlier=classes_of[3]) if any(classes_of) else None

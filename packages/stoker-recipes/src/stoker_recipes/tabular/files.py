@@ -26,11 +26,11 @@ INDEX = r"__index_level_\d+__"
 """The names of columns in which files of pandas hold the row numbers of a frame."""
 
 
-def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
+def read_table(source: Any, what: str) -> tuple[pa.Table, str]:
     """A table, and the kind of frame it was: "arrow", "pandas" or "polars".
 
     Args:
-        given: Files (a path, a folder, a pattern, or a list of them), a frame of pandas, Polars or Arrow, or a dict of columns. The index
+        source: Files (a path, a folder, a pattern, or a list of them), a frame of pandas, Polars or Arrow, or a dict of columns. The index
             of a frame is not part of it.
         what: The name of the parameter, for messages.
 
@@ -38,15 +38,15 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
         OptionError: It is none of these.
         SourceError: A file or a frame cannot be read.
     """
-    module = type(given).__module__.partition(".")[0]
-    frame = module if module in ("pandas", "polars") and not are_files(given) else "arrow"
-    if frame == "pandas" and hasattr(given, "columns"):
-        check_names(list(map(str, given.columns)), what)
-        given = given.reset_index(drop=True)
+    module = type(source).__module__.partition(".")[0]
+    frame = module if module in ("pandas", "polars") and not are_files(source) else "arrow"
+    if frame == "pandas" and hasattr(source, "columns"):
+        check_names(list(map(str, source.columns)), what)
+        source = source.reset_index(drop=True)
     try:
-        table = given if isinstance(given, pa.Table) else store.read_table(given)
+        table = source if isinstance(source, pa.Table) else store.read_table(source)
     except SourceInvalidError as error:
-        raise BadValueError(f"{what} cannot be read: {_reason(given, error)}") from error
+        raise BadValueError(f"{what} cannot be read: {_reason(source, error)}") from error
     except OptionError as error:
         raise OptionError(f"{what} cannot be read: {error}") from None
     table = table.drop_columns([name for name in table.column_names if re.fullmatch(INDEX, name)])
@@ -56,10 +56,10 @@ def read_table(given: Any, what: str) -> tuple[pa.Table, str]:
     return table.replace_schema_metadata(None), frame
 
 
-def _reason(given: Any, error: SourceInvalidError) -> str:
+def _reason(source: Any, error: SourceInvalidError) -> str:
     """Why a source is not a table, with the column and the row where there is one."""
     try:
-        analyze(given)  # which looks for them
+        analyze(source)  # which looks for them
     except BadValueError as reason:
         return str(reason)
     except SourceInvalidError:
@@ -67,36 +67,36 @@ def _reason(given: Any, error: SourceInvalidError) -> str:
     return str(error)
 
 
-def are_files(given: Any) -> bool:
+def are_files(source: Any) -> bool:
     """Whether a table is given as a path, or as a list of paths."""
-    many = list(given) if isinstance(given, list | tuple) else [given]
+    many = list(source) if isinstance(source, list | tuple) else [source]
     return bool(many) and all(isinstance(path, str | Path) for path in many)
 
 
-def name_of(given: Any, what: str) -> str:
+def name_of(source: Any, what: str) -> str:
     """What messages call a table: its file or folder, or the name of the parameter."""
-    return str(given) if isinstance(given, str | Path) else what
+    return str(source) if isinstance(source, str | Path) else what
 
 
-def place_of(given: Any, what: str, row: int) -> tuple[str, int]:
+def place_of(source: Any, what: str, row: int) -> tuple[str, int]:
     """The file that a row of a table is in, and its number there."""
-    for source in store.find_sources(given, table=True) if are_files(given) else []:
-        count = len(store.read_table([source]))
+    for file in store.find_sources(source, table=True) if are_files(source) else []:
+        count = len(store.read_table([file]))
         if row < count:
-            return source.label, row
+            return file.label, row
         row -= count
     return what, row
 
 
-def check_values(given: Any, what: str) -> None:
+def check_values(source: Any, what: str) -> None:
     """Raise an error for a value that cannot be learned, with its file and the row there: encodings know the order of subjects only."""
-    for source in store.find_sources(given, table=True) if are_files(given) else [given]:
-        table = store.read_table([source]) if are_files(given) else read_table(given, what)[0]
+    for file in store.find_sources(source, table=True) if are_files(source) else [source]:
+        table = store.read_table([file]) if are_files(source) else read_table(source, what)[0]
         for name in table.column_names:
             try:
                 read_values(name, table[name])
             except BadValueError as error:
-                raise BadValueError(f"{source.label if are_files(given) else what}, {error}") from None
+                raise BadValueError(f"{file.label if are_files(source) else what}, {error}") from None
 
 
 def check_names(names: Sequence[str], what: str) -> None:
@@ -134,12 +134,12 @@ def to_frame(table: pa.Table, frame: str) -> Any:
     if frame == "pandas":
         import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 
-        found = table.to_pandas()
+        converted = table.to_pandas()
         for field, column in zip(table.schema, table.columns, strict=True):
             if column.null_count and (pa.types.is_integer(field.type) or pa.types.is_boolean(field.type)):
                 kind = "boolean" if pa.types.is_boolean(field.type) else str(field.type).replace("i", "I").replace("u", "U")
-                found[field.name] = pd.array(column.to_pylist(), dtype=kind)  # they stay what they are
-        return found
+                converted[field.name] = pd.array(column.to_pylist(), dtype=kind)  # they stay what they are
+        return converted
     if frame == "polars":
         import polars
 

@@ -141,8 +141,8 @@ def draw(
         free = chances.masked_fill(shares[0], 0.0)
         chances = shares[1] + free * ((1 - shares[1].sum()) / free.sum(-1, keepdim=True).clamp(min=1e-30))
     total = chances.cumsum(-1)
-    found = torch.searchsorted(total, numbers.view(len(numbers), -1) * total[:, -1:])
-    return found.view_as(numbers).clamp(max=logits.shape[-1] - 1)
+    classes = torch.searchsorted(total, numbers.view(len(numbers), -1) * total[:, -1:])
+    return classes.view_as(numbers).clamp(max=logits.shape[-1] - 1)
 
 
 class _Sampler:
@@ -153,8 +153,8 @@ class _Sampler:
         self.model, self.layout = model, layout
         self._temperature, self._top_p = options.temperature, options.top_p
         first = int(layout.is_sequence)
-        own = range(layout.num_columns - first) if options.order is None else options.order
-        self.order = [(column, layout.of_column(column + first)) for column in own]
+        columns = range(layout.num_columns - first) if options.order is None else options.order
+        self.order = [(column, layout.of_column(column + first)) for column in columns]
         """The columns of data as they are drawn, each with its sub-columns."""
         free = layout.context_width + layout.history_width
         self.free_weight = model.first_weight[:, :free]
@@ -248,8 +248,8 @@ class _Sampler:
 
     def put(self, number: int, codes: torch.Tensor, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
         """Write the embedding of a sub-column, where it is known."""
-        found = F.embedding(codes, self.tables[number])
-        inputs[:, slice(*self.model.place[number])] = found if is_known is None else found * is_known[:, None]
+        embedded = F.embedding(codes, self.tables[number])
+        inputs[:, slice(*self.model.place[number])] = embedded if is_known is None else embedded * is_known[:, None]
 
     def finish(self, column: int, inputs: torch.Tensor, is_known: torch.Tensor | None = None) -> None:
         """Compress a column that is complete, for the heads of others."""
@@ -257,11 +257,11 @@ class _Sampler:
             begin, end = self.model.column_at[column]
             rows = slice(begin - self.model.width, end - self.model.width)
             weight = (self.model.column_weight * self.model.column_mask)[rows]
-            found = F.linear(inputs[:, : self.model.width], weight, self.model.column_bias[rows])
-            inputs[:, begin:end] = found if is_known is None else found * is_known[:, None]
+            compressed = F.linear(inputs[:, : self.model.width], weight, self.model.column_bias[rows])
+            inputs[:, begin:end] = compressed if is_known is None else compressed * is_known[:, None]
 
     def event(
-        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _GivenEvent | None, chunk: _Chunk | None = None,
+        self, base: torch.Tensor, inputs: torch.Tensor, numbers: torch.Tensor, given: _Given | None, chunk: _Chunk | None = None,
         *, is_first: bool,
     ) -> torch.Tensor:  # fmt: skip
         """Draw the data of one event: codes (subjects, sub-columns of data). Given columns of a row are known to all its heads.
@@ -288,17 +288,17 @@ class _Sampler:
                     continue
                 if clock is not None and chunk is not None and moment == "later":
                     gap = gap or self._draw_gap(clock, column, base, inputs, numbers, chunk)
-                    found = gap[0][number]
+                    drawn = gap[0][number]
                 else:
-                    found = self.sample(number, base, inputs, numbers[:, place], is_last, is_first=is_first)
+                    drawn = self.sample(number, base, inputs, numbers[:, place], is_last, is_first=is_first)
                 if given is not None:
-                    found = torch.where(given.is_given[:, column], given.codes[:, place], found)
-                codes[:, place] = found
-                self.put(number, found, inputs)
+                    drawn = torch.where(given.is_given[:, column], given.codes[:, place], drawn)
+                codes[:, place] = drawn
+                self.put(number, drawn, inputs)
             if clock is not None and chunk is not None:
-                own = codes[:, numbered[0] - skipped : numbered[-1] + 1 - skipped]
-                time = clock.first(own, self._inside(numbers, column), chunk.who) if gap is None else gap[1]
-                if given is not None and given.times is not None:
+                of_column = codes[:, numbered[0] - skipped : numbered[-1] + 1 - skipped]
+                time = clock.first(of_column, self._inside(numbers, column), chunk.who) if gap is None else gap[1]
+                if given is not None and given.times.shape[-1]:
                     time = torch.where(given.is_given[:, column], given.times[:, clock.place], time)
                 chunk.time[:, clock.place] = time
             self.finish(column + first, inputs)
@@ -320,58 +320,45 @@ class _Sampler:
         at = len(self.layout.subs) + self.layout.num_columns + clock.first_number
         inside, time = numbers[:, at + count : at + 2 * count], chunk.time[:, clock.place]
         options: dict[str, Any] = {"temperature": self._temperature, "top_p": self._top_p}
-        found = {coarse: draw(self.logits(coarse, base, inputs), numbers[:, at : at + count], **options)}
+        candidates = {coarse: draw(self.logits(coarse, base, inputs), numbers[:, at : at + count], **options)}
         for fine in fines:
             several = []
-            for candidate in found[coarse].unbind(1):
+            for candidate in candidates[coarse].unbind(1):
                 self.put(coarse, candidate, inputs)
                 several.append(draw(self.logits(fine, base, inputs), numbers[:, fine - skipped], **options))
-            found[fine] = torch.stack(several, 1)
-        gaps = clock.gaps(found[coarse], found[fines[0]] if fines else None, inside * BELOW_ONE)
+            candidates[fine] = torch.stack(several, 1)
+        gaps = clock.gaps(candidates[coarse], candidates[fines[0]] if fines else None, inside * BELOW_ONE)
         chances = clock.chances(time, gaps).cumsum(1)
         chosen = torch.searchsorted(chances, numbers[:, at + 2 * count, None] * chances[:, -1:]).clamp(max=count - 1)
         numbers[:, self._inside_place(column)] = inside.gather(1, chosen)[:, 0]
-        return {number: codes.gather(1, chosen)[:, 0] for number, codes in found.items()}, time + gaps.gather(1, chosen)[:, 0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _GivenEvent:
-    codes: torch.Tensor
-    is_given: torch.Tensor
-    times: torch.Tensor | None = None
-
-    def first(self, count: int) -> _GivenEvent:
-        """Those of the first subjects."""
-        return _GivenEvent(
-            codes=self.codes[:count], is_given=self.is_given[:count], times=None if self.times is None else self.times[:count]
-        )
+        return {number: codes.gather(1, chosen)[:, 0] for number, codes in candidates.items()}, time + gaps.gather(1, chosen)[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """Given events of a block, on its device."""
+    """Given events of a block, or one event of some of its subjects, on its device."""
 
     codes: torch.Tensor
     is_given: torch.Tensor
     limits: torch.Tensor
-    times: torch.Tensor | None
+    times: torch.Tensor
 
     @staticmethod
     def of(given: GivenCodes, first: int, last: int, device: torch.device) -> _Given:
         limits = np.stack([given.lengths, np.full(len(given.lengths), 2**31)], 1) if given.limits is None else given.limits
-        times = np.zeros((len(limits), 0, 0), np.int64) if given.times is None else given.times
-        parts = [
+        times = np.zeros((*given.is_given.shape[:2], 0), np.int64) if given.times is None else given.times
+        codes, is_given, bounds, dates = (
             torch.from_numpy(np.ascontiguousarray(part[first:last])).to(device)
             for part in (given.codes, given.is_given, limits, times)
-        ]
-        return _Given(codes=parts[0].long(), is_given=parts[1], limits=parts[2], times=None if given.times is None else parts[3])
+        )
+        return _Given(codes=codes.long(), is_given=is_given, limits=bounds, times=dates)
 
-    def event(self, subjects: torch.Tensor, step: int) -> _GivenEvent | None:
-        """The codes of a step; None after the last given one."""
+    def event(self, subjects: torch.Tensor, step: int) -> _Given | None:
+        """What is given of a step; None after the last given one."""
         if step >= self.codes.shape[1]:
             return None
-        times = None if self.times is None else self.times[subjects, step]
-        return _GivenEvent(codes=self.codes[subjects, step], is_given=self.is_given[subjects, step], times=times)
+        codes, is_given, times = (part[subjects, step] for part in (self.codes, self.is_given, self.times))
+        return _Given(codes=codes, is_given=is_given, limits=self.limits, times=times)
 
 
 def generate_codes(
@@ -402,22 +389,22 @@ def generate_codes(
     subjects = np.arange(num_subjects) if subjects is None else subjects
     for first in range(0, num_subjects, block):
         last = min(first + block, num_subjects)
-        own = None if context is None else torch.from_numpy(context[first:last]).to(device)
-        found = generate_tensors(
-            model, torch.from_numpy(subjects[first:last]).to(device), seed=seed, context=own, lengths=lengths,
+        of_block = None if context is None else torch.from_numpy(context[first:last]).to(device)
+        generated = generate_tensors(
+            model, torch.from_numpy(subjects[first:last]).to(device), seed=seed, context=of_block, lengths=lengths,
             options=replace(drawing, dated=[dated.part(first, last) for dated in drawing.dated]),
             given=None if given is None else _Given.of(given, first, last, device),
         )  # fmt: skip
-        parts.append([to_host(one) for one in found])
-    codes, sizes, numbers = (np.concatenate(one) for one in zip(*parts, strict=True)) if parts else _nothing(model)
+        parts.append([to_host(arrays) for arrays in generated])
+    codes, sizes, numbers = (np.concatenate(arrays) for arrays in zip(*parts, strict=True)) if parts else _nothing(model)
     return GeneratedCodes(codes=codes, lengths=sizes, uniform=numbers.astype(np.float64))
 
 
-def to_host(found: torch.Tensor) -> Array:
+def to_host(tensor: torch.Tensor) -> Array:
     """A tensor as an array; from a GPU by way of pinned memory, which is several times as fast."""
-    if found.device.type == "cpu":
-        return np.asarray(found)
-    return np.asarray(torch.empty(found.shape, dtype=found.dtype, pin_memory=True).copy_(found))
+    if tensor.device.type == "cpu":
+        return np.asarray(tensor)
+    return np.asarray(torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor))
 
 
 def _nothing(model: TabularModel) -> tuple[Array, Array, Array]:
@@ -461,13 +448,13 @@ def _generate_rows(
     """One row per subject."""
     layout, count = sampler.layout, len(subjects)
     parts = []
-    for own in _chunks(count, subjects.device):
-        numbers = uniform(seed, subjects[own], 0, len(layout.subs) + layout.num_columns)
-        base = sampler.base(None if context is None else context[own], len(own))
-        first = None if given is None else given.event(own, 0)
-        codes = sampler.event(base, sampler.new_inputs(len(own)), numbers, first, is_first=True)
+    for places in _chunks(count, subjects.device):
+        numbers = uniform(seed, subjects[places], 0, len(layout.subs) + layout.num_columns)
+        base = sampler.base(None if context is None else context[places], len(places))
+        first = None if given is None else given.event(places, 0)
+        codes = sampler.event(base, sampler.new_inputs(len(places)), numbers, first, is_first=True)
         parts.append((codes.to(torch.int32), numbers[:, len(layout.subs) :]))
-    codes, numbers = (torch.cat(one)[:count] for one in zip(*parts, strict=True))
+    codes, numbers = (torch.cat(tensors)[:count] for tensors in zip(*parts, strict=True))
     return codes, torch.ones_like(subjects), numbers
 
 
@@ -485,9 +472,9 @@ def _draw_lengths(sampler: _Sampler, base: torch.Tensor, numbers: torch.Tensor, 
             if place == "cat":  # given events are a condition on the length
                 classes = torch.arange(sub.num_classes, device=base.device)
                 logits = torch.where(classes < least[:, None], NEVER, logits)
-            found = draw(logits, numbers[:, number])
-            sampler.put(number, found, inputs)
-            length = length + found * (1 if place == "cat" else 10 ** int(place[1:]))
+            drawn = draw(logits, numbers[:, number])
+            sampler.put(number, drawn, inputs)
+            length = length + drawn * (1 if place == "cat" else 10 ** int(place[1:]))
     return torch.maximum(length, least).clamp(max=most)
 
 
@@ -529,7 +516,7 @@ def _advance(model: TabularModel, inputs: torch.Tensor, chunk: _Chunk) -> None:
 
 
 def _make_event(
-    sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int, given: _GivenEvent | None = None, *,
+    sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int, given: _Given | None = None, *,
     is_first: bool,
 ) -> None:  # fmt: skip
     """Draw the next event of each subject, and write it to `codes` and `numbers`; the last row takes those beyond the lengths."""
@@ -543,9 +530,9 @@ def _make_event(
             sampler.put(number, code, inputs)
     sampler.finish(0, inputs)
     base = torch.addmm(chunk.base, chunk.hidden[-1], sampler.of_history)
-    found = sampler.event(base, inputs, drawn, given, chunk, is_first=is_first)
+    event = sampler.event(base, inputs, drawn, given, chunk, is_first=is_first)
     row = torch.where(position < chunk.length, chunk.start + position, len(codes) - 1)
-    codes[row] = found.to(codes.dtype)
+    codes[row] = event.to(codes.dtype)
     numbers[row] = drawn[:, len(layout.subs) : len(layout.subs) + layout.num_columns]
     _advance(sampler.model, inputs[:, : sampler.model.seen_width], chunk)
     chunk.step.add_(1)
@@ -559,14 +546,14 @@ def _generate_events(
     layout, count, device = sampler.layout, len(subjects), subjects.device
     least = torch.full_like(subjects, limits[0]) if given is None else given.limits[:, 0].clamp(min=limits[0])
     parts = []
-    for own in _chunks(count, device):
-        base = sampler.base(None if context is None else context[own], len(own))
-        hidden = sampler.start(None if context is None else context[own])[1]
-        base = torch.addmm(base, hidden[-1].expand(len(own), -1), sampler.of_history)
-        drawn = uniform(seed, subjects[own], -1, len(layout.subs))
+    for places in _chunks(count, device):
+        base = sampler.base(None if context is None else context[places], len(places))
+        hidden = sampler.start(None if context is None else context[places])[1]
+        base = torch.addmm(base, hidden[-1].expand(len(places), -1), sampler.of_history)
+        drawn = uniform(seed, subjects[places], -1, len(layout.subs))
         first = next(number for number, sub in enumerate(layout.subs) if sub.position == "slen")
-        drawn[:, first] = spread(seed, subjects[own])
-        parts.append(_draw_lengths(sampler, base, drawn, least[own], min(limits[1], layout.max_length or 0)))
+        drawn[:, first] = spread(seed, subjects[places])
+        parts.append(_draw_lengths(sampler, base, drawn, least[places], min(limits[1], layout.max_length or 0)))
     lengths = torch.cat(parts)[:count]
     if given is not None:
         lengths = torch.minimum(lengths, given.limits[:, 1])
@@ -578,23 +565,23 @@ def _generate_events(
     chunk, graph = None, None
     chunks = _chunks(count, device)
     longest = sizes[:: CHUNK[device.type]]
-    for own, steps in zip(chunks, longest.tolist(), strict=True):
+    for places, steps in zip(chunks, longest.tolist(), strict=True):
         if not steps:
             break
-        who = order[own]
+        who = order[places]
         seen, hidden, cell = sampler.start(None if context is None else context[who])
         made = _Chunk(
             subjects=subjects[who],
             # What fills the last chunk repeats a subject and writes nothing.
-            length=lengths[who] * (torch.arange(len(own), device=device) < count - own[0]),
+            length=lengths[who] * (torch.arange(len(places), device=device) < count - places[0]),
             start=starts[who],
-            base=sampler.base(None if context is None else context[who], len(own)).contiguous(),
-            hidden=hidden.expand(-1, len(own), -1).contiguous(),
-            cell=cell.expand(-1, len(own), -1).contiguous(),
+            base=sampler.base(None if context is None else context[who], len(places)).contiguous(),
+            hidden=hidden.expand(-1, len(places), -1).contiguous(),
+            cell=cell.expand(-1, len(places), -1).contiguous(),
             step=torch.zeros((), dtype=torch.long, device=device),
-            context=seen.expand(len(own), -1).contiguous(),
+            context=seen.expand(len(places), -1).contiguous(),
             who=who,
-            time=torch.zeros(len(own), len(sampler.clocks), dtype=torch.long, device=device),
+            time=torch.zeros(len(places), len(sampler.clocks), dtype=torch.long, device=device),
         )
         if chunk is None or device.type == "cpu":
             chunk = made
@@ -602,11 +589,12 @@ def _generate_events(
             for name in _Chunk.__dataclass_fields__:
                 getattr(chunk, name).copy_(getattr(made, name))
         for step in range(steps):
-            event = None if given is None else given.event(who, step)
+            going = len(who)
             if device.type == "cpu":
-                going = int(np.searchsorted(-sizes[own[0] : own[-1] + 1], -step, side="left"))
-                part = None if event is None else event.first(going)
-                _make_event(sampler, chunk.first(going), codes, numbers, seed, part, is_first=step == 0)
+                going = int(np.searchsorted(-sizes[places[0] : places[-1] + 1], -step, side="left"))
+            event = None if given is None else given.event(who[:going], step)
+            if device.type == "cpu":
+                _make_event(sampler, chunk.first(going), codes, numbers, seed, event, is_first=step == 0)
             elif step == 0 or event is not None or longest.sum() < LEAST_REPLAYS:
                 _make_event(sampler, chunk, codes, numbers, seed, event, is_first=step == 0)
             else:
@@ -618,14 +606,14 @@ def _generate_events(
 
 def _capture(sampler: _Sampler, chunk: _Chunk, codes: torch.Tensor, numbers: torch.Tensor, seed: int) -> torch.cuda.CUDAGraph:
     """A later step, as a graph. Its warm-up is undone."""
-    kept = [one.clone() for one in (chunk.hidden, chunk.cell, chunk.step, chunk.time)]
+    states = [state.clone() for state in (chunk.hidden, chunk.cell, chunk.step, chunk.time)]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         _make_event(sampler, chunk, codes, numbers, seed, is_first=False)
-        for one, before in zip((chunk.hidden, chunk.cell, chunk.step, chunk.time), kept, strict=True):
-            one.copy_(before)
+        for state, before in zip((chunk.hidden, chunk.cell, chunk.step, chunk.time), states, strict=True):
+            state.copy_(before)
         graph.capture_begin(capture_error_mode="thread_local")
         try:
             _make_event(sampler, chunk, codes, numbers, seed, is_first=False)

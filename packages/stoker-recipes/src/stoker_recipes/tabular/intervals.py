@@ -16,13 +16,13 @@ BUCKETS = 2**14
 
 
 @kernel
-def _buckets(values: Array, low: float, scale: float, last: float, found: Array) -> None:
+def _buckets(values: Array, low: float, scale: float, last: float, buckets: Array) -> None:
     for i in range(len(values)):
-        found[i] = np.int64(min(max((float(values[i]) - low) * scale, 0.0), last))
+        buckets[i] = np.int64(min(max((float(values[i]) - low) * scale, 0.0), last))
 
 
 @kernel
-def _find(highs: Array, firsts: Array, low: float, scale: float, values: Array, found: Array) -> None:
+def _find(highs: Array, firsts: Array, low: float, scale: float, values: Array, places: Array) -> None:
     """The first interval whose end is not below each value; the last end is above all values."""
     last = float(len(firsts) - 2)
     for i in range(len(values)):
@@ -37,7 +37,7 @@ def _find(highs: Array, firsts: Array, low: float, scale: float, values: Array, 
             count = half
         while highs[first] < value:
             first += np.uint32(1)
-        found[i] = first
+        places[i] = first
 
 
 def find_intervals(highs: Array, values: Array) -> Array:
@@ -47,10 +47,10 @@ def find_intervals(highs: Array, values: Array) -> Array:
         highs: The ends of the intervals, sorted.
         values: Of the same type, without NaN.
     """
-    found = np.zeros(len(values), np.int32)
+    places = np.zeros(len(values), np.int32)
     count = len(highs)
     if count < 2:
-        return found
+        return places
     low, high = float(highs[count // 100]), float(highs[count - 2 - count // 100])
     scale = BUCKETS / (high - low) if high > low else 0.0
     # The bucket is a monotone function of the value, so the ends of lower buckets are below it, and those of higher ones are not.
@@ -59,8 +59,8 @@ def find_intervals(highs: Array, values: Array) -> Array:
     firsts = np.minimum(np.searchsorted(of_highs, np.arange(BUCKETS + 2)), count - 1).astype(np.int32)
     top = np.inf if highs.dtype.kind == "f" else np.iinfo(highs.dtype).max
     ends = np.append(highs[:-1], np.array([top], highs.dtype))
-    _find(ends, firsts, low, scale, np.ascontiguousarray(values), found)
-    return found
+    _find(ends, firsts, low, scale, np.ascontiguousarray(values), places)
+    return places
 
 
 @kernel
@@ -120,17 +120,17 @@ def count_values(
 
 @kernel
 def _walk(
-    own: Array, most: int, least: int, tail: float, refused: Array, lows: Array, highs: Array, sizes: Array, is_own: Array
+    ordered: Array, most: int, least: int, tail: float, refused: Array, lows: Array, highs: Array, sizes: Array, is_own: Array
 ) -> int:
     """Split sorted values; returns the number of intervals, and writes those that there is room for.
 
     An interval ends where the integral of 1 / share passes an integer, and around values that have their own.
     """
-    total, passed_before, own_before, found, at, skipped = 0.0, 0.0, False, 0, 0, 0
-    count = len(own)
+    total, passed_before, own_before, made, at, skipped = 0.0, 0.0, False, 0, 0, 0
+    count = len(ordered)
     while at < count:
-        value, first = own[at], at
-        while at < count and own[at] == value:
+        value, first = ordered[at], at
+        while at < count and ordered[at] == value:
             at += 1
         below = first / count
         share = max(min(tail * min(below, 1 - below), 1 / most), least / count)
@@ -141,21 +141,21 @@ def _walk(
         total += (at - first) / count / share
         passed = np.floor(total - (at - first) / count / share)
         if first == 0 or passed != passed_before or has_own or own_before:
-            if found < len(lows):
-                lows[found], sizes[found], is_own[found] = value, 0, has_own
-            found += 1
-        if found <= len(lows):
-            highs[found - 1] = value
-            sizes[found - 1] += at - first
+            if made < len(lows):
+                lows[made], sizes[made], is_own[made] = value, 0, has_own
+            made += 1
+        if made <= len(lows):
+            highs[made - 1] = value
+            sizes[made - 1] += at - first
         passed_before, own_before = passed, has_own
-    return found
+    return made
 
 
-def split_sorted(own: Array, *, most: int, least: int, tail: float, refused: Array) -> tuple[Array, Array, Array, Any]:
+def split_sorted(ordered: Array, *, most: int, least: int, tail: float, refused: Array) -> tuple[Array, Array, Array, Any]:
     """Split sorted values into intervals of nearly equal counts, shorter ones in the tails.
 
     Args:
-        own: The values, sorted.
+        ordered: The values, sorted.
         most: Intervals, if there were no tails.
         least: Values that an interval has at least.
         tail: An interval in a tail holds at most this part of the values beyond it.
@@ -164,9 +164,9 @@ def split_sorted(own: Array, *, most: int, least: int, tail: float, refused: Arr
     Returns:
         The first and the last value of each interval, the number of its values, and whether it is one frequent value.
     """
-    room, count = 0, min(len(own), 4 * most)
+    room, count = 0, min(len(ordered), 4 * most)
     while count > room:  # at most twice
         room = count
-        lows, highs, sizes, is_own = (np.empty(room, kind) for kind in (own.dtype, own.dtype, np.int64, bool))
-        count = _walk(own, most, least, tail, refused, lows, highs, sizes, is_own)
+        lows, highs, sizes, is_own = (np.empty(room, kind) for kind in (ordered.dtype, ordered.dtype, np.int64, bool))
+        count = _walk(ordered, most, least, tail, refused, lows, highs, sizes, is_own)
     return lows[:count], highs[:count], sizes[:count], is_own[:count]

@@ -126,17 +126,17 @@ class ModelLayout:
     def embedding_groups(self) -> tuple[list[SubColumnGroup], int]:
         """Sub-columns by width, and how many of these groups the history sees: lengths and steps left come after them."""
         hidden = [sub.position in ("slen", "ridx") for sub in self.subs]
-        found: list[SubColumnGroup] = []
+        groups: list[SubColumnGroup] = []
         for is_hidden in (False, True):
             by_width: dict[int, list[int]] = {}
             for number, sub in enumerate(self.subs):
                 if hidden[number] == is_hidden:
                     by_width.setdefault(_class_of(sub.width, WIDTHS), []).append(number)
-            found += [
-                SubColumnGroup(members=tuple(one), width=max(self.subs[i].width for i in one))
-                for _, one in sorted(by_width.items())
+            groups += [
+                SubColumnGroup(members=tuple(members), width=max(self.subs[i].width for i in members))
+                for _, members in sorted(by_width.items())
             ]
-        return found, sum(1 for group in found if not hidden[group.members[0]])
+        return groups, sum(1 for group in groups if not hidden[group.members[0]])
 
     def head_groups(self) -> list[SubColumnGroup]:
         """Heads by their number of classes."""
@@ -146,17 +146,17 @@ class ModelLayout:
                 by_classes.setdefault(_class_of(sub.num_classes, CLASSES), []).append(number)
         return [
             SubColumnGroup(
-                members=tuple(one),
-                width=max(self.subs[i].hidden[-1] for i in one),
-                classes=max(self.subs[i].num_classes for i in one),
+                members=tuple(members),
+                width=max(self.subs[i].hidden[-1] for i in members),
+                classes=max(self.subs[i].num_classes for i in members),
             )
-            for _, one in sorted(by_classes.items())
+            for _, members in sorted(by_classes.items())
         ]
 
     def sees(self, head: int, other: int) -> bool:
         """Whether a head sees the embedding of another sub-column of its own column."""
-        one, two = self.subs[head], self.subs[other]
-        return one.column == two.column and other < head and not (one.position == "ridx" and two.position == "slen")
+        sub, seen = self.subs[head], self.subs[other]
+        return sub.column == seen.column and other < head and not (sub.position == "ridx" and seen.position == "slen")
 
 
 def _class_of(value: int, limits: Sequence[int]) -> int:
@@ -208,8 +208,8 @@ def make_layout(
         first = 1
     for number, sizes in enumerate(columns):
         named += [(f"tgt:t{number}/c{number}__{name}", first + number, count) for name, count in sizes.items()]
-    for number, own in enumerate(moments):
-        only |= {f"tgt:t{number}/c{number}__{name}": moment for name, moment in own.items()}
+    for number, moments_of in enumerate(moments):
+        only |= {f"tgt:t{number}/c{number}__{name}": moment for name, moment in moments_of.items()}
     widths = [embedding_width(count, size) for _, _, count in named]
     compressed: dict[int, int] = {}
     by_column: dict[int, list[int]] = {}
@@ -217,8 +217,8 @@ def make_layout(
         by_column.setdefault(column, []).append(width)
     if len(named) > COMPRESS_FROM:
         extra = {"s": 4, "m": 10, "l": 16}[size]
-        compressed = {one: extra + len(w) for one, w in by_column.items() if len(w) > 2 and extra + len(w) < sum(w)}
-    of_columns = sum(compressed.get(column, sum(one)) for column, one in by_column.items())
+        compressed = {column: extra + len(w) for column, w in by_column.items() if len(w) > 2 and extra + len(w) < sum(w)}
+    of_columns = sum(compressed.get(column, sum(column_widths)) for column, column_widths in by_column.items())
     flat = [
         SubColumn(name=f"ctxflt:t{number}/c{number}__{name}", column=number, num_classes=count, width=embedding_width(count, size))
         for number, sizes in enumerate(context)
@@ -228,13 +228,13 @@ def make_layout(
     history: tuple[int, ...] = ()
     if max_length is not None:
         unit = {"s": (16,), "m": (64,), "l": (128, 128)}[size]
-        history = tuple(one * _log(sum(widths) * median_length) for one in unit)
+        history = tuple(width * _log(sum(widths) * median_length) for width in unit)
     subs: list[SubColumn] = []
     for (name, column, count), width in zip(named, widths, strict=True):
         before = sum(sub.width for sub in subs if sub.column == column)
         inputs = context_width + (history[-1] if history else 0) + of_columns + before
-        given = ("sidx",) if predicts_left else ("sidx", "ridx")  # the index of an event is always given
-        is_predicted = not name.startswith(tuple(f"{POSITION}__{one}" for one in given))
+        unpredicted = ("sidx",) if predicts_left else ("sidx", "ridx")  # the index of an event is always given
+        is_predicted = not name.startswith(tuple(f"{POSITION}__{position}" for position in unpredicted))
         hidden = hidden_widths(inputs, count, size) if is_predicted else ()
         subs.append(
             SubColumn(

@@ -98,8 +98,8 @@ class TabularModel(nn.Module):
         return max(self.layout.subs[number].hidden[0] for number in members)
 
     def _register(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        for number, one in enumerate(tensors):
-            self.register_buffer(f"{name}_{number}", one, persistent=False)
+        for number, tensor in enumerate(tensors):
+            self.register_buffer(f"{name}_{number}", tensor, persistent=False)
 
     def _make_parameters(self) -> None:
         layout = self.layout
@@ -136,61 +136,55 @@ class TabularModel(nn.Module):
 
     def _make_masks(self) -> None:
         """What never changes of the mask: which sub-column a row and an input belong to, and what heads see of their own column."""
-        layout = self.layout
-        subs = len(layout.subs)
+        layout, subs = self.layout, self.layout.subs
+        count = len(subs) + len(self.column_at)
         head_of_row = torch.zeros(self.num_rows, dtype=torch.long)
         for number, (begin, _) in self.rows.items():
             head_of_row[begin:] = number  # a head's rows, and the padding behind them
         # An input is part of a sub-column's embedding, or of a compressed column.
         source = torch.zeros(self.num_inputs - layout.context_width - layout.history_width, dtype=torch.long)
-        for number, (begin, end) in self.place.items():
-            source[begin:end] = number
-        for place, (begin, end) in enumerate(self.column_at.values()):
-            source[begin:end] = subs + place
-        own = torch.zeros(subs, subs + len(self.column_at), dtype=torch.bool)
-        others = torch.zeros(subs + len(self.column_at), dtype=torch.bool)
-        column_of = [sub.column for sub in layout.subs] + list(self.column_at)
-        for head in range(subs):
-            for other in range(subs):
-                own[head, other] = layout.sees(head, other)
-        for number, sub in enumerate(layout.subs):
-            others[number] = sub.position != "slen" and sub.column not in layout.compressed
-        others[subs:] = True
-        weight_of = [WEIGHTS.index(sub.position or sub.moment) for sub in layout.subs if sub.position != "sidx"]
-        weight_of = [0] * (len(layout.subs) - len(weight_of)) + weight_of
-        self.register_buffer("weight_of", torch.tensor(weight_of), persistent=False)
-        self.register_buffer("head_of_row", head_of_row, persistent=False)
-        self.register_buffer("source", source, persistent=False)
-        self.register_buffer("own", own, persistent=False)
-        self.register_buffer("others", others, persistent=False)
-        self.register_buffer("column_of", torch.tensor(column_of), persistent=False)
+        for number, place in enumerate([*(self.place[number] for number in range(len(subs))), *self.column_at.values()]):
+            source[slice(*place)] = number
+        seen = torch.zeros(len(subs), count, dtype=torch.bool)
+        for head in range(len(subs)):
+            for other in range(len(subs)):
+                seen[head, other] = layout.sees(head, other)
+        others = [sub.position != "slen" and sub.column not in layout.compressed for sub in subs] + [True] * len(self.column_at)
+        weight_of = [0 if sub.position == "sidx" else WEIGHTS.index(sub.position or sub.moment) for sub in subs]
+        column_of = [sub.column for sub in subs] + list(self.column_at)
+        buffers = {
+            "head_of_row": head_of_row, "source": source, "own": seen, "others": torch.tensor(others),
+            "column_of": torch.tensor(column_of), "weight_of": torch.tensor(weight_of),
+        }  # fmt: skip
         if layout.compressed:
-            mask = torch.zeros(sum(layout.compressed.values()), self.width)
+            buffers["column_mask"] = torch.zeros(sum(layout.compressed.values()), self.width)
             for column, (begin, end) in self.column_at.items():
                 for number in layout.of_column(column):
-                    if layout.subs[number].position != "slen":
-                        mask[begin - self.width : end - self.width, slice(*self.place[number])] = 1
-            self.register_buffer("column_mask", mask, persistent=False)
-        for number, group in enumerate(self._head_groups):
-            absent = torch.zeros(len(group.members), 1, group.classes)
-            for member, one in enumerate(group.members):
-                absent[member, 0, layout.subs[one].num_classes :] = NEVER
-            self.register_buffer(f"absent_{number}", absent, persistent=False)
+                    if subs[number].position != "slen":
+                        buffers["column_mask"][begin - self.width : end - self.width, slice(*self.place[number])] = 1
+        for name, buffer in buffers.items():
+            self.register_buffer(name, buffer, persistent=False)
+        absent = []
+        for group in self._head_groups:
+            absent.append(torch.zeros(len(group.members), 1, group.classes))
+            for member, number in enumerate(group.members):
+                absent[-1][member, 0, subs[number].num_classes :] = NEVER
+        self._register("absent", absent)
 
     # ---- parts ----
 
     def embed(self, codes: torch.Tensor) -> torch.Tensor:
         """The embeddings of codes (..., sub-columns)."""
-        found = []
+        embedded = []
         for number, table in enumerate(self.embeddings):
             members, offsets = getattr(self, f"members_{number}"), getattr(self, f"offsets_{number}")
-            found.append(F.embedding(codes[..., members] + offsets, table).flatten(-2))
-        return torch.cat(found, -1)
+            embedded.append(F.embedding(codes[..., members] + offsets, table).flatten(-2))
+        return torch.cat(embedded, -1)
 
     def encode_context(self, codes: torch.Tensor) -> torch.Tensor:
         """The context of subjects, of codes (subjects, sub-columns)."""
-        found = F.embedding(codes + self.context_offsets, self.context_embedding).flatten(-2)
-        return F.linear(found, self.context_weight, self.context_bias)
+        embedded = F.embedding(codes + self.context_offsets, self.context_embedding).flatten(-2)
+        return F.linear(embedded, self.context_weight, self.context_bias)
 
     def compress(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Compressed columns, where there are some."""
@@ -217,26 +211,28 @@ class TabularModel(nn.Module):
         """Context, history and embeddings, of codes (subjects, [steps,] sub-columns); after dropout in training."""
         layout = self.layout
         embeddings = self.embed(codes)
-        given = None if context is None else self.encode_context(context)
-        if given is not None and layout.is_sequence:
-            given = given[:, None].expand(-1, codes.shape[1], -1)
+        encoded = None if context is None else self.encode_context(context)
+        if encoded is not None and layout.is_sequence:
+            encoded = encoded[:, None].expand(-1, codes.shape[1], -1)
         inputs = []
         if layout.is_sequence:
             before = F.pad(embeddings[:, :-1, : self.seen_width], (0, 0, 1, 0))
             before = F.dropout(before, DROPOUT, self.training)
-            inputs.append(self.history(torch.cat([before, given], -1) if layout.feeds_context and given is not None else before))
+            inputs.append(
+                self.history(torch.cat([before, encoded], -1) if layout.feeds_context and encoded is not None else before)
+            )
         inputs.append(embeddings)
         if layout.compressed:
             inputs.append(self.compress(embeddings))
         dropped = F.dropout(torch.cat(inputs, -1), DROPOUT, self.training)
         # A context has few values, which all its events depend on: without those that dropout takes they would not be learned.
-        return dropped if given is None else torch.cat([given, dropped], -1)
+        return dropped if encoded is None else torch.cat([encoded, dropped], -1)
 
     def history(self, before: torch.Tensor) -> torch.Tensor:
         """The outputs of the LSTM, of the events before each step, with the context where it sees it."""
         if not self.is_plain:
-            found: torch.Tensor = self.lstm(before)[0]
-            return found
+            result: torch.Tensor = self.lstm(before)[0]
+            return result
         for layer in range(len(self.layout.history)):
             names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
             weight, bias, again, again_bias = (getattr(self.lstm, f"{name}_l{layer}") for name in names)
@@ -253,22 +249,22 @@ class TabularModel(nn.Module):
 
     def last_inputs(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """The inputs (heads, rows, width) of the last layers of each group, of outputs (rows, first layers)."""
-        found, at = [], 0
+        inputs, at = [], 0
         for number, group in enumerate(self._head_groups):
             width = self._first_width(group.members)
             end = at + width * len(group.members)
-            one = hidden[:, at:end].reshape(len(hidden), len(group.members), width).transpose(0, 1)
+            hidden_of = hidden[:, at:end].reshape(len(hidden), len(group.members), width).transpose(0, 1)
             if self.layout.size == "l":
-                one = F.dropout(one, DROPOUT, self.training)
-                one = torch.baddbmm(self.second_biases[number], one, self.second_weights[number])
-            found.append(torch.relu(one))
+                hidden_of = F.dropout(hidden_of, DROPOUT, self.training)
+                hidden_of = torch.baddbmm(self.second_biases[number], hidden_of, self.second_weights[number])
+            inputs.append(torch.relu(hidden_of))
             at = end
-        return found
+        return inputs
 
     def last_layers(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Logits (heads, rows, classes) of each group, of the inputs of its last layers."""
         biases = [bias + getattr(self, f"absent_{number}") for number, bias in enumerate(self.out_biases)]
-        return [torch.baddbmm(*one) for one in zip(biases, inputs, self.out_weights, strict=True)]
+        return [torch.baddbmm(*parts) for parts in zip(biases, inputs, self.out_weights, strict=True)]
 
     def heads(self, hidden: torch.Tensor) -> list[torch.Tensor]:
         """Logits (heads, rows, classes) of each group, of outputs (rows, first layers)."""
@@ -277,12 +273,12 @@ class TabularModel(nn.Module):
     def logits(self, codes: torch.Tensor, rank: torch.Tensor, context: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """The logits of every sub-column by name, for codes (subjects, [steps,] sub-columns) and the ranks of columns."""
         hidden = self.hidden(codes, rank, context)
-        found = {}
+        logits = {}
         for group, many in zip(self._head_groups, self.heads(hidden.flatten(0, -2)), strict=True):
             for member, number in enumerate(group.members):
                 sub = self.layout.subs[number]
-                found[sub.name] = many[member, :, : sub.num_classes].reshape(*codes.shape[:-1], sub.num_classes)
-        return found
+                logits[sub.name] = many[member, :, : sub.num_classes].reshape(*codes.shape[:-1], sub.num_classes)
+        return logits
 
     def forward(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The loss of a batch: cross-entropies of all sub-columns times their `weights`, summed. See `batches.assemble`."""
@@ -323,45 +319,45 @@ class TabularModel(nn.Module):
 
     def _views(self) -> list[tuple[str, Any]]:
         """Where each weight of TabularARGN lies in the fused ones."""
-        layout, found = self.layout, []
+        layout, views = self.layout, []
         for group, table in zip(self._groups, self.embeddings, strict=True):
             first = 0
             for number in group.members:
                 sub = layout.subs[number]
                 name = f"embedders.embedders.embedder@{sub.name}.weight"
-                found.append((name, _View(table[first : first + sub.num_classes, : sub.width])))
+                views.append((name, _View(table[first : first + sub.num_classes, : sub.width])))
                 first += sub.num_classes
         if layout.context:
             base = "context_compressor.flat_context_compressor"
             first, columns = 0, []
             for number, sub in enumerate(layout.context):
                 rows = self.context_embedding[first : first + sub.num_classes, : sub.width]
-                found.append((f"{base}.embedders.embedders.embedder@{sub.name}.weight", _View(rows)))
+                views.append((f"{base}.embedders.embedders.embedder@{sub.name}.weight", _View(rows)))
                 begin = number * self.context_widest
                 columns.append((begin, begin + sub.width))
                 first += sub.num_classes
-            found.append((f"{base}.compressor_layers.flat_context@.0.weight", _View(self.context_weight, columns)))
-            found.append((f"{base}.compressor_layers.flat_context@.0.bias", _View(self.context_bias)))
+            views.append((f"{base}.compressor_layers.flat_context@.0.weight", _View(self.context_weight, columns)))
+            views.append((f"{base}.compressor_layers.flat_context@.0.bias", _View(self.context_bias)))
         if layout.history:
             base = "history_compressor.compressor_layers.history@"
             seen = [None if sub.position in ("slen", "ridx") else self.place[n] for n, sub in enumerate(layout.subs)]
             widths = [sub.width for sub in layout.subs]
             for name, weight in self.lstm.named_parameters():
                 view = _View(weight, seen, widths) if name == "weight_ih_l0" else _View(weight)
-                found.append((f"{base}.{name}", view))
+                views.append((f"{base}.{name}", view))
             if layout.feeds_context:
-                found.append((f"{base}.{CONTEXT_INPUT}", _View(self.lstm.get_parameter("weight_ih_l0")[:, self.seen_width :])))
+                views.append((f"{base}.{CONTEXT_INPUT}", _View(self.lstm.get_parameter("weight_ih_l0")[:, self.seen_width :])))
         names = [f"column_embedder@{_column_name(layout, column)}" for column in layout.compressed]
         for name, column in zip(names, layout.compressed, strict=True):
-            begin, end = (one - self.width for one in self.column_at[column])
+            begin, end = (edge - self.width for edge in self.column_at[column])
             inside = [self.place[number] for number in layout.of_column(column)]
             base = f"column_embedders.column_embedders.{name}"
-            found.append((f"{base}.weight", _View(self.column_weight[begin:end], inside)))
-            found.append((f"{base}.bias", _View(self.column_bias[begin:end])))
-        return found + self._head_views()
+            views.append((f"{base}.weight", _View(self.column_weight[begin:end], inside)))
+            views.append((f"{base}.bias", _View(self.column_bias[begin:end])))
+        return views + self._head_views()
 
     def _head_views(self) -> list[tuple[str, Any]]:
-        layout, found = self.layout, []
+        layout, views = self.layout, []
         free = layout.context_width + layout.history_width
         for group_number, group in enumerate(self._head_groups):
             for member, number in enumerate(group.members):
@@ -385,17 +381,17 @@ class TabularModel(nn.Module):
                         columns.append((free + self.place[other][0], free + self.place[other][1]))
                         widths.append(layout.subs[other].width)
                 base = f"regressors.regressors.regressor@{sub.name}"
-                found.append((f"{base}.0.weight", _View(self.first_weight[begin:end], columns, widths)))
-                found.append((f"{base}.0.bias", _View(self.first_bias[begin:end])))
+                views.append((f"{base}.0.weight", _View(self.first_weight[begin:end], columns, widths)))
+                views.append((f"{base}.0.bias", _View(self.first_bias[begin:end])))
                 if layout.size == "l":
                     second = self.second_weights[group_number][member, : sub.hidden[0], : sub.hidden[1]].t()
-                    found.append((f"{base}.1.weight", _View(second)))
-                    found.append((f"{base}.1.bias", _View(self.second_biases[group_number][member, 0, : sub.hidden[1]])))
+                    views.append((f"{base}.1.weight", _View(second)))
+                    views.append((f"{base}.1.bias", _View(self.second_biases[group_number][member, 0, : sub.hidden[1]])))
                 out = self.out_weights[group_number][member, : sub.hidden[-1], : sub.num_classes].t()
-                found.append((f"predictors.predictors.{sub.name}.weight", _View(out)))
+                views.append((f"predictors.predictors.{sub.name}.weight", _View(out)))
                 bias = self.out_biases[group_number][member, 0, : sub.num_classes]
-                found.append((f"predictors.predictors.{sub.name}.bias", _View(bias)))
-        return found
+                views.append((f"predictors.predictors.{sub.name}.bias", _View(bias)))
+        return views
 
 
 def _column_name(layout: ModelLayout, column: int) -> str:
@@ -411,18 +407,18 @@ class _View:
         self.weight, self.places = weight, places
         self.widths = list(widths or [place[1] - place[0] for place in places or () if place is not None])
 
-    def put(self, given: torch.Tensor, name: str) -> None:
+    def put(self, values: torch.Tensor, name: str) -> None:
         """Write the weight."""
         shape = tuple(self.weight.shape) if self.places is None else (self.weight.shape[0], sum(self.widths))
-        if tuple(given.shape) != shape:
-            raise OptionError(f"the weight {name!r} has the shape {tuple(given.shape)}; expected {shape}.")
+        if tuple(values.shape) != shape:
+            raise OptionError(f"the weight {name!r} has the shape {tuple(values.shape)}; expected {shape}.")
         if self.places is None:
-            self.weight.copy_(given)
+            self.weight.copy_(values)
             return
         at = 0
         for place, width in zip(self.places, self.widths, strict=True):
             if place is not None:
-                self.weight[:, slice(*place)].copy_(given[:, at : at + width])
+                self.weight[:, slice(*place)].copy_(values[:, at : at + width])
             at += width
 
     def get(self) -> torch.Tensor:
@@ -439,29 +435,29 @@ class _View:
 
 def _initial_weights(layout: ModelLayout) -> dict[str, torch.Tensor]:
     """The initial weights of TabularARGN: those of PyTorch's layers, and Xavier's for the last ones."""
-    found: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {}
 
     def linear(name: str, inputs: int, outputs: int) -> None:
         layer = nn.Linear(inputs, outputs)
-        found[f"{name}.weight"], found[f"{name}.bias"] = layer.weight.detach(), layer.bias.detach()
+        weights[f"{name}.weight"], weights[f"{name}.bias"] = layer.weight.detach(), layer.bias.detach()
 
     flat = "context_compressor.flat_context_compressor"
     for sub in layout.context:
-        found[f"{flat}.embedders.embedders.embedder@{sub.name}.weight"] = torch.randn(sub.num_classes, sub.width)
+        weights[f"{flat}.embedders.embedders.embedder@{sub.name}.weight"] = torch.randn(sub.num_classes, sub.width)
     if layout.context:
         linear(f"{flat}.compressor_layers.flat_context@.0", sum(sub.width for sub in layout.context), layout.context_width)
     for sub in layout.subs:
-        found[f"embedders.embedders.embedder@{sub.name}.weight"] = torch.randn(sub.num_classes, sub.width)
+        weights[f"embedders.embedders.embedder@{sub.name}.weight"] = torch.randn(sub.num_classes, sub.width)
     for column, width in layout.compressed.items():
         inputs = sum(layout.subs[number].width for number in layout.of_column(column))
         linear(f"column_embedders.column_embedders.column_embedder@{_column_name(layout, column)}", inputs, width)
     if layout.history:
         lstm = nn.LSTM(sum(sub.width for sub in layout.subs), layout.history[-1], len(layout.history))
         for name, weight in lstm.named_parameters():
-            found[f"history_compressor.compressor_layers.history@.{name}"] = weight.detach()
+            weights[f"history_compressor.compressor_layers.history@.{name}"] = weight.detach()
         if layout.feeds_context:
             weight = torch.randn(4 * layout.history[0], layout.context_width) * (0.3 / layout.context_width**0.5)
-            found[f"history_compressor.compressor_layers.history@.{CONTEXT_INPUT}"] = weight
+            weights[f"history_compressor.compressor_layers.history@.{CONTEXT_INPUT}"] = weight
     for sub in layout.subs:
         inputs = sub.inputs
         for number, width in enumerate(sub.hidden):
@@ -469,8 +465,8 @@ def _initial_weights(layout: ModelLayout) -> dict[str, torch.Tensor]:
             inputs = width
         if sub.hidden:
             linear(f"predictors.predictors.{sub.name}", inputs, sub.num_classes)
-            nn.init.xavier_uniform_(found[f"predictors.predictors.{sub.name}.weight"])
-    return found
+            nn.init.xavier_uniform_(weights[f"predictors.predictors.{sub.name}.weight"])
+    return weights
 
 
 @torch.no_grad()
@@ -509,8 +505,8 @@ def set_frequencies(model: TabularModel, counts: Mapping[int, Array]) -> None:
             adds 1 to each, which is 11 % of 50 lengths of 400 sequences.
     """
     views = dict(model._views())
-    for number, found in counts.items():
+    for number, count_of in counts.items():
         name = f"predictors.predictors.{model.layout.subs[number].name}.bias"
         if name in views:
-            smooth = found + 1.0 / len(found)
+            smooth = count_of + 1.0 / len(count_of)
             views[name].put(torch.from_numpy(np.log(smooth / smooth.sum())).to(model.first_weight), name)

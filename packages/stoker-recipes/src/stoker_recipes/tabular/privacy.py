@@ -38,7 +38,7 @@ def epsilon_of(*, updates: int, rate: float, noise: float, delta: float) -> floa
         >>> round(epsilon_of(updates=1000, rate=0.01, noise=1.5, delta=1e-5), 2)
         1.01
     """
-    found = math.inf
+    epsilon = math.inf
     for order in ORDERS:
         terms = [
             _log_choose(order, k)
@@ -50,8 +50,8 @@ def epsilon_of(*, updates: int, rate: float, noise: float, delta: float) -> floa
         largest = max(terms)
         moment = largest + math.log(sum(math.exp(term - largest) for term in terms))
         divergence = updates * moment / (order - 1)
-        found = min(found, divergence + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
-    return max(0.0, found)
+        epsilon = min(epsilon, divergence + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+    return max(0.0, epsilon)
 
 
 def _log_choose(count: int, of: int) -> float:
@@ -109,10 +109,10 @@ class PrivateLoss(SubjectLoss):
         rank = made.pop("rank")
         fixed = {name: weight.detach() for name, weight in self.model.named_parameters()}
 
-        def loss_of(weights: dict[str, torch.Tensor], own: dict[str, torch.Tensor]) -> torch.Tensor:
-            one = {name: value[None] for name, value in own.items()} | {"rank": rank}
-            found: torch.Tensor = functional_call(self.model, weights, (one,))
-            return found
+        def loss_of(weights: dict[str, torch.Tensor], subject: dict[str, torch.Tensor]) -> torch.Tensor:
+            alone = {name: value[None] for name, value in subject.items()} | {"rank": rank}
+            subject_loss: torch.Tensor = functional_call(self.model, weights, (alone,))
+            return subject_loss
 
         together = max(1, MOST_GRADIENTS // sum(weight.numel() for weight in fixed.values()))
         total = {name: torch.zeros_like(weight) for name, weight in fixed.items()}
@@ -122,7 +122,7 @@ class PrivateLoss(SubjectLoss):
             gradients, values = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")(fixed, part)
             norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients.values()]).norm(dim=0)
             factors = (self._norm / norms.clamp(min=1e-12)).clamp(max=1.0)
-            for name, one in gradients.items():
-                total[name] += torch.einsum("b,b...->...", factors, one)
+            for name, alone in gradients.items():
+                total[name] += torch.einsum("b,b...->...", factors, alone)
             losses = losses + values.sum()
         return total, losses / count

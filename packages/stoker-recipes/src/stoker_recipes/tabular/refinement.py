@@ -102,25 +102,25 @@ def inputs_of(model: TabularModel, data: EncodedSubjects, batches: SubjectBatche
     return (head_inputs(model, data, batch, per_subject) for batch in batches)
 
 
-def logits_of(model: TabularModel, given: HeadInputs) -> list[torch.Tensor]:
+def logits_of(model: TabularModel, batch: HeadInputs) -> list[torch.Tensor]:
     """Logits (heads, rows, classes) of each group."""
-    return model.heads(model.first_layers(given.inputs, given.rank))
+    return model.heads(model.first_layers(batch.inputs, batch.rank))
 
 
-def losses_by_head(logits: Iterable[torch.Tensor], given: HeadInputs) -> torch.Tensor:
+def losses_by_head(logits: Iterable[torch.Tensor], batch: HeadInputs) -> torch.Tensor:
     """The loss of each head, in the order of groups."""
-    found = []
-    for many, targets, weights in zip(logits, given.targets, given.weights, strict=True):
+    by_head = []
+    for many, targets, weights in zip(logits, batch.targets, batch.weights, strict=True):
         losses = F.cross_entropy(many.flatten(0, 1), targets, reduction="none")
-        found.append((losses.view(len(weights), -1) * weights).sum(1))
-    return torch.cat(found)
+        by_head.append((losses.view(len(weights), -1) * weights).sum(1))
+    return torch.cat(by_head)
 
 
 @torch.no_grad()
 def validate_heads(model: TabularModel, batches: Iterable[HeadInputs]) -> torch.Tensor:
     """The mean loss of each head over subjects."""
-    found = [(batch.count, losses_by_head(logits_of(model, batch), batch)) for batch in batches]
-    counts, losses = (torch.stack(one) for one in zip(*found, strict=True))
+    results = [(batch.count, losses_by_head(logits_of(model, batch), batch)) for batch in batches]
+    counts, losses = (torch.stack(tensors) for tensors in zip(*results, strict=True))
     return (counts[:, None] * losses).sum(0) / counts.sum()
 
 
@@ -132,10 +132,10 @@ def smooth_projection(num_classes: int, first: int, size: int) -> torch.Tensor |
     places = (torch.arange(count) + 0.5) / count
     cosines = torch.cos(torch.pi * places[:, None] * torch.arange(WAVES + 1))
     cosines = cosines / cosines.norm(dim=0)  # they are orthogonal
-    found = torch.zeros(size, size)
-    found[:first, :first] = torch.eye(first)
-    found[first:num_classes, first:num_classes] = cosines @ cosines.t()
-    return found
+    projection = torch.zeros(size, size)
+    projection[:first, :first] = torch.eye(first)
+    projection[first:num_classes, first:num_classes] = cosines @ cosines.t()
+    return projection
 
 
 class HeadLayers:
@@ -160,13 +160,13 @@ class HeadLayers:
         for group in model._head_groups:
             subs = [model.layout.subs[number] for number in group.members]
             several = [smooth_projection(sub.num_classes, ordered.get(sub.name, sub.num_classes), group.classes) for sub in subs]
-            found = {number: one for number, one in enumerate(several) if one is not None}
-            where = torch.tensor(list(found), dtype=torch.long, device=device)
-            self._projections.append((where, torch.stack(list(found.values())).to(device)) if found else None)
+            projections = {number: projection for number, projection in enumerate(several) if projection is not None}
+            where = torch.tensor(list(projections), dtype=torch.long, device=device)
+            self._projections.append((where, torch.stack(list(projections.values())).to(device)) if projections else None)
 
     def copies(self) -> list[torch.Tensor]:
         """Copies of all layers."""
-        return [one.detach().clone() for one in self.all]
+        return [layer.detach().clone() for layer in self.all]
 
     def project(self, changes: Iterable[torch.Tensor]) -> None:
         """Project changes of the weights of all last layers and of their biases to smooth ones, in place."""
@@ -184,7 +184,7 @@ class HeadLayers:
         """One update by a loss; last layers differ from those of `begin` by smooth functions."""
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        self.project([one.grad for one in self.last if one.grad is not None])
+        self.project([layer.grad for layer in self.last if layer.grad is not None])
         optimizer.step()
         with torch.no_grad():
             changes = torch._foreach_sub(self.last, begin[: len(self.last)])
@@ -192,28 +192,28 @@ class HeadLayers:
             _copy(self.last, torch._foreach_add(begin[: len(self.last)], changes))
 
     @torch.no_grad()
-    def keep(self, kept: list[torch.Tensor], is_kept: torch.Tensor) -> None:
+    def keep(self, best: list[torch.Tensor], is_kept: torch.Tensor) -> None:
         """Copy the layers of some heads to `kept`."""
         rows = is_kept[self._head_of_row]
         masks = [word[:, None, None] for word in torch.split(is_kept, self._sizes)] * 2 + [rows[:, None], rows]
-        for one, layer, own in zip(kept, self.all, masks[: len(self.all)], strict=True):
-            one.copy_(torch.where(own, layer, one))
+        for best_layer, layer, mask in zip(best, self.all, masks[: len(self.all)], strict=True):
+            best_layer.copy_(torch.where(mask, layer, best_layer))
 
 
 @contextmanager
 def _only(model: TabularModel, layers: Iterable[torch.Tensor]) -> Iterator[None]:
     """Nothing but these layers has a gradient, and there is no dropout."""
-    kept = {id(layer) for layer in layers}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in kept]
+    trained = {id(layer) for layer in layers}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in trained]
     was_training = model.training
     model.eval()
-    for one in others:
-        one.requires_grad_(False)
+    for other in others:
+        other.requires_grad_(False)
     try:
         yield
     finally:
-        for one in others:
-            one.requires_grad_(True)
+        for other in others:
+            other.requires_grad_(True)
         model.train(was_training)
 
 
@@ -247,7 +247,7 @@ def refine_heads(
     """
     layers = HeadLayers(model, ordered or {}, with_first=with_first)
     with _only(model, layers.all):
-        begin, kept = layers.copies(), layers.copies()
+        begin, best_layers = layers.copies(), layers.copies()
         values = model.num_inputs * sum(len(batch["subjects"]) * len(batch["steps"]) for batch in valid)
         of_valid = list(inputs_of(model, data, valid, per_subject)) if values <= MOST_KEPT else None
         first = best = validate_heads(model, of_valid or inputs_of(model, data, valid, per_subject))
@@ -255,16 +255,16 @@ def refine_heads(
 
         def select(epoch: int) -> bool:
             nonlocal best, waited
-            found = validate_heads(model, of_valid or inputs_of(model, data, valid, per_subject))
-            is_better = found < best - LEAST_GAIN
-            best = torch.where(is_better, found, best)
+            losses = validate_heads(model, of_valid or inputs_of(model, data, valid, per_subject))
+            is_better = losses < best - LEAST_GAIN
+            best = torch.where(is_better, losses, best)
             best_epoch[is_better] = epoch
-            layers.keep(kept, is_better)
+            layers.keep(best_layers, is_better)
             waited = 0 if bool(is_better.any()) else waited + 1
             return waited < PATIENCE
 
         def repeat(epoch: int) -> bool:
-            layers.keep(kept, best_epoch == epoch)
+            layers.keep(best_layers, best_epoch == epoch)
             return True
 
         _train_layers(
@@ -273,7 +273,7 @@ def refine_heads(
         if all_batches is not None:
             again = (inputs_of(model, data, epoch, per_subject) for epoch in _epochs(all_batches, int(best_epoch.max()) + 1))
             _train_layers(model, again, begin, layers, repeat)
-        _copy(layers.all, kept)
+        _copy(layers.all, best_layers)
     return int((best < first).sum()), float((first - best).sum())
 
 
@@ -289,11 +289,11 @@ def _train_layers(
 ) -> None:  # fmt: skip
     """Train layers from `begin`, until `after` says False: it is called after each epoch, while they have the EMA."""
     _copy(layers.all, begin)
-    mean, optimizer = [one.clone() for one in begin], layers.optimizer(LR, FIRST_LR)
+    mean, optimizer = [layer.clone() for layer in begin], layers.optimizer(LR, FIRST_LR)
     for epoch, batches in enumerate(epochs):
-        for given in batches:
-            layers.update(optimizer, begin, losses_by_head(logits_of(model, given), given).sum())
-            torch._foreach_lerp_(mean, [one.detach() for one in layers.all], 1 - EMA)
+        for batch in batches:
+            layers.update(optimizer, begin, losses_by_head(logits_of(model, batch), batch).sum())
+            torch._foreach_lerp_(mean, [layer.detach() for layer in layers.all], 1 - EMA)
         current = layers.copies()
         _copy(layers.all, mean)
         is_on = after(epoch)
@@ -333,46 +333,46 @@ def calibrate_lengths(
         "steps": torch.zeros(1, dtype=torch.long, device=device),
         "rank": torch.arange(model.layout.num_columns, device=device),
     }
-    classes = torch.cat([F.one_hot(one.long()) for one in data.context.unbind(1)], 1).float()
+    classes = torch.cat([F.one_hot(codes.long()) for codes in data.context.unbind(1)], 1).float()
     sizes = classes.sum(0)
     is_large = sizes >= LEAST_CALIBRATED
     share, mean_of = sizes[is_large] / count, (classes / sizes.clamp(min=1))[:, is_large].t()
     layers = HeadLayers(model, ordered or {}, with_first=True)
     with _only(model, layers.all):
-        given = head_inputs(model, data, batch, 1.0)
+        heads = head_inputs(model, data, batch, 1.0)
         places = [
             (group, member, model.layout.subs[number].num_classes)
-            for group, one in enumerate(model._head_groups)
-            for member, number in enumerate(one.members)
+            for group, of_group in enumerate(model._head_groups)
+            for member, number in enumerate(of_group.members)
             if model.layout.subs[number].position == "slen"
         ]
-        weights = [torch.zeros_like(weight) for weight in given.weights]
+        weights = [torch.zeros_like(weight) for weight in heads.weights]
         for group, member, _ in places:
-            weights[group][member] = given.weights[group][member]
-        given = replace(given, weights=weights)
+            weights[group][member] = heads.weights[group][member]
+        heads = replace(heads, weights=weights)
 
         def differences(logits: list[torch.Tensor]) -> list[torch.Tensor]:
             """(classes of the context, 2) of each head: of the mean class, and of the share of class 0."""
-            found = []
+            apart_by_head = []
             for group, member, num_classes in places:
                 values = torch.arange(num_classes, device=device)
                 compared = torch.stack([values, values == 0], 1).float()
-                own = compared[given.targets[group].view(-1, count)[member]]
+                actual = compared[heads.targets[group].view(-1, count)[member]]
                 predicted = torch.softmax(logits[group][member, :, :num_classes], -1) @ compared
-                found.append(mean_of @ ((predicted - own) / own.std(0).clamp(min=1e-3)))
-            return found
+                apart_by_head.append(mean_of @ ((predicted - actual) / actual.std(0).clamp(min=1e-3)))
+            return apart_by_head
 
         @torch.no_grad()
         def largest() -> float:
             return max(
-                (float(difference[:, 0].abs().max()) for difference in differences(logits_of(model, given)) if len(difference)),
+                (float(difference[:, 0].abs().max()) for difference in differences(logits_of(model, heads)) if len(difference)),
                 default=0.0,
             )
 
         begin, optimizer, before = layers.copies(), layers.optimizer(LENGTH_LR, LENGTH_LR), largest()
         for _ in range(refining_epochs(model, count, 1.0, most=LENGTH_STEPS)):
-            logits = logits_of(model, given)
+            logits = logits_of(model, heads)
             apart = torch.stack([(share[:, None] * difference**2).sum() for difference in differences(logits)]).sum()
-            layers.update(optimizer, begin, losses_by_head(logits, given).sum() + LENGTH_PULL * apart)
+            layers.update(optimizer, begin, losses_by_head(logits, heads).sum() + LENGTH_PULL * apart)
         after = largest()
     return before, after

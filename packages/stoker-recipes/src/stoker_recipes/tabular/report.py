@@ -81,8 +81,8 @@ def quality(
         _, metrics = qa.report(
             **options, tgt_context_key=key, ctx_primary_key=(context_key or key) if facts else None, report_path=path
         )  # fmt: skip
-    found: dict[str, Any] = metrics.model_dump(exclude_none=True)
-    return found
+    values: dict[str, Any] = metrics.model_dump(exclude_none=True)
+    return values
 
 
 def _check_options(report: str | Path | None) -> None:
@@ -107,9 +107,9 @@ def _check_options(report: str | Path | None) -> None:
         raise OptionError(f"{path} cannot be written: there is no folder {path.parent}. Create it first.")
 
 
-def _read(name: str, given: Any, key: str | None) -> Any:
+def _read(name: str, source: Any, key: str | None) -> Any:
     """Read a table, check its key, and return it as a frame of pandas."""
-    table = store.read_table(given)
+    table = store.read_table(source)
     if key is not None:
         key_column(table, key, name)
     return table.to_pandas(date_as_object=False)

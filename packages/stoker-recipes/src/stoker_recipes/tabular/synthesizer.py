@@ -120,9 +120,9 @@ class Synthesizer:
         Raises:
             OptionError: It is not a run of this recipe, or has not finished.
         """
-        found = cls()
-        found._trained = load_model(folder, device=device)
-        return found
+        model = cls()
+        model._trained = load_model(folder, device=device)
+        return model
 
     @property
     def trained(self) -> TrainedTabular:
@@ -204,7 +204,7 @@ class Synthesizer:
         _check_range("top_p", top_p, 1e-6, 1)
         names = [column.name for column in spec.target.columns]
         filled = _check_impute(impute, names)
-        own, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
+        of_events, of_context = self._split_rebalance(rebalance or {}, names, has_context=context is not None)
         keys, users = None, None
         if context is not None:
             keys, users = self._read_contexts(context)
@@ -223,7 +223,7 @@ class Synthesizer:
         known = None if first is None else self._codes_of_given(first, filled, users)
         rows, lengths = self._rows(
             num_subjects, seed=seed, subjects=numbers, context=codes, given=known, users=users,
-            temperature=temperature, top_p=top_p, dated=dated_columns(spec.target, users), **_draw_options(spec, own, filled),
+            temperature=temperature, top_p=top_p, dated=dated_columns(spec.target, users), **_draw_options(spec, of_events, filled),
         )  # fmt: skip
         if first is not None and known is not None:
             rows = _continued(rows, lengths, first.rows, known, spec)
@@ -236,10 +236,10 @@ class Synthesizer:
         """Generated rows, and how many each subject has; `users` are the contexts of subjects."""
         spec = self.trained.spec
         limits = (spec.min_length, spec.max_length or 1)
-        found = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
-        starts = np.cumsum(found.lengths) - found.lengths
-        uniform = found.uniform[:, int(spec.max_length is not None) :]
-        return decode_table(found.codes, spec.target, starts=starts, uniform=uniform, context=users), found.lengths
+        generated = generate_codes(self.trained.model, num_subjects, seed=seed, lengths=limits, **options)
+        starts = np.cumsum(generated.lengths) - generated.lengths
+        uniform = generated.uniform[:, int(spec.max_length is not None) :]
+        return decode_table(generated.codes, spec.target, starts=starts, uniform=uniform, context=users), generated.lengths
 
     def _split_rebalance(
         self, rebalance: Mapping[str, Mapping[Any, float]], names: Sequence[str], *, has_context: bool
@@ -251,8 +251,8 @@ class Synthesizer:
             if name not in (*names, *others):
                 known = ", ".join(map(repr, [*names, *others]))
                 raise OptionError(f"rebalance names the column {name!r}; expected one of {known}.")
-        own = {name: shares for name, shares in rebalance.items() if name in names}
-        return own, {name: shares for name, shares in rebalance.items() if name not in names}
+        of_events = {name: shares for name, shares in rebalance.items() if name in names}
+        return of_events, {name: shares for name, shares in rebalance.items() if name not in names}
 
     @staticmethod
     def _agree(asked: int | None, count: int, what: str) -> int:
@@ -308,21 +308,20 @@ class Synthesizer:
         codes = encode_table(pa.table(whole), spec.target, starts=starts, context=users).astype(np.int64)
         padded = np.zeros((len(lengths), int(lengths.max(initial=0)), codes.shape[1]), np.int64)
         is_given = np.zeros((*padded.shape[:2], len(names)), bool)
-        owner = np.repeat(np.arange(len(lengths)), lengths)
-        inside = np.arange(len(codes)) - starts[owner]
+        owner, inside = _places_of(lengths)
         padded[owner, inside] = codes
         for number, column in enumerate(spec.target.columns):
             if column.name not in rows.column_names:
                 continue
-            there = np.ones(len(rows), bool)
+            is_valid = np.ones(len(rows), bool)
             if column.name in filled and rows[column.name].null_count:
                 if column.encoding.__struct_config__.tag in ("relative",):
                     raise OptionError(
                         f"impute names the column {column.name!r}, whose dates are relative to the event before; those that given has "
                         f"not cannot be filled. Leave it out."
                     )
-                there = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
-            is_given[owner, inside, number] = there
+                is_valid = rows[column.name].is_valid().to_numpy(zero_copy_only=False)
+            is_given[owner, inside, number] = is_valid
         limits, places = np.stack([lengths, np.full(len(lengths), 2**31)], 1), np.cumsum([0, *map(len, spec.target.sizes)])
         begun = np.flatnonzero(lengths)
         for number, column in enumerate(spec.target.columns):
@@ -391,16 +390,16 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
     if not isinstance(shares, Mapping):
         raise OptionError(f"rebalance[{name!r}] is {shares!r}; expected shares of its values, such as {{'gold': 0.5}}.")
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    found = {}
+    shares_of = {}
     for value, share in shares.items():
         try:
             word = pa.array([value], inner).cast(pa.string())[0].as_py()
         except (pa.ArrowInvalid, pa.ArrowTypeError):
             word = str(value)
         if value is None and encoding.has_null:
-            found[1] = share
-        elif (own := encoding.own_class(word)) is not None:
-            found[own] = share
+            shares_of[1] = share
+        elif (code := encoding.own_class(word)) is not None:
+            shares_of[code] = share
         elif word in encoding.values:
             raise OptionError(
                 f"rebalance[{name!r}] has the value {value!r}, which shares a class with others, as the column has "
@@ -410,9 +409,11 @@ def _class_shares(name: str, encoding: Any, kind: pa.DataType, shares: Mapping[A
             known = ", ".join(map(repr, encoding.values[:8]))
             raise OptionError(f"rebalance[{name!r}] has the value {value!r}; expected some of those that were kept: {known}.")
         _check_range(f"rebalance[{name!r}][{value!r}]", share, 0, 1)
-    if sum(found.values()) > 1 + 1e-9:
-        raise OptionError(f"rebalance[{name!r}] has shares with the sum {sum(found.values()):g}; expected at most 1. Lower some.")
-    return found
+    if sum(shares_of.values()) > 1 + 1e-9:
+        raise OptionError(
+            f"rebalance[{name!r}] has shares with the sum {sum(shares_of.values()):g}; expected at most 1. Lower some."
+        )
+    return shares_of
 
 
 def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
@@ -429,58 +430,49 @@ def _check_impute(impute: Any, names: Sequence[str]) -> list[str]:
 
 def _continued(drawn: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes, spec: ModelSpec) -> pa.Table:
     """Generated rows that begin with the given ones, and follow them: dates are counted from given dates, and never go back."""
-    rows = _put_back(drawn, lengths, given, codes)
     starts = np.cumsum(lengths) - lengths
-    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
-    columns = list(enumerate(spec.target.columns))
-    for number, column in sorted(
-        columns, key=lambda one: isinstance(one[1].encoding, Since)
-    ):  # after the dates that they are counted from
+    owner, inside = _places_of(codes.lengths)
+    at = starts[owner] + inside
+    fixed = np.zeros((len(spec.target.columns), len(drawn)), np.bool_)
+    fixed[:, at] = codes.is_given[owner, inside].T
+    columns = {name: drawn[name] for name in drawn.column_names}
+    numbers = {name: number for number, name in enumerate(columns)}
+    for name in given.column_names:  # as they were given: decoded ones may differ within their interval
+        is_given = fixed[numbers[name], at]
+        source = np.arange(len(drawn))
+        source[at[is_given]] = len(drawn) + np.flatnonzero(is_given)
+        both = pa.chunked_array([*drawn[name].chunks, *given[name].cast(drawn[name].type).chunks], drawn[name].type)
+        columns[name] = both.take(pa.array(source))
+    followers = [column for column in spec.target.columns if isinstance(column.encoding, Relative | Since)]
+    for column in sorted(followers, key=lambda column: isinstance(column.encoding, Since)):  # after what they are counted from
         encoding, name = column.encoding, column.name
-        if not isinstance(encoding, Relative | Since):
-            continue
-        before, after = (read_values(name, table[name]) for table in (drawn, rows))
-        fixed = np.zeros(len(rows), np.bool_)
-        fixed[starts[owner] + inside] = codes.is_given[owner, inside, number]
+        assert isinstance(encoding, Relative | Since)
+        before, after = (read_values(name, table[name]) for table in (drawn, columns))
+        stays = fixed[numbers[name]]
         data, valid = after.data.astype(np.int64), after.valid
         if isinstance(encoding, Since):
-            bases = [read_values(encoding.base, table[encoding.base]) for table in (drawn, rows)]
-            data = np.where(fixed, data, data + bases[1].data - bases[0].data)
-            valid = valid & (fixed | bases[1].valid)
+            bases = [read_values(encoding.base, table[encoding.base]) for table in (drawn, columns)]
+            data = np.where(stays, data, data + bases[1].data - bases[0].data)
+            valid = valid & (stays | bases[1].valid)
         else:  # later dates were counted from drawn ones, which given ones have replaced
-            last = np.maximum.accumulate(np.where(fixed & valid, np.arange(len(data)), -1))
-            moves = (last >= np.repeat(starts, lengths)) & ~fixed
+            last = np.maximum.accumulate(np.where(stays & valid, np.arange(len(data)), -1))
+            moves = (last >= np.repeat(starts, lengths)) & ~stays
             data[moves] += (after.data - before.data)[last[moves]]
         if encoding.rises:
-            rise(data, valid, fixed, starts)
-        rows = rows.set_column(
-            number, rows.schema.field(name), to_column(np.where(valid, data, 0), valid, rows.schema.field(name).type)
-        )
-    rules = spec.target.rules
-    if not rules:
-        return rows
-    stays = {name: np.zeros(len(rows), np.bool_) for name in rules}
-    for number, column in columns:
-        if column.name in rules:
-            stays[column.name][starts[owner] + inside] = codes.is_given[owner, inside, number]
-    found = compute({name: rows[name].combine_chunks() for name in rows.column_names}, rules, rows.schema, starts, stays)
-    return pa.table([found[name] for name in rows.column_names], schema=rows.schema)
+            rise(data, valid, stays, starts)
+        columns[name] = to_column(np.where(valid, data, 0), valid, drawn.schema.field(name).type)
+    if rules := spec.target.rules:
+        whole = {
+            name: column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for name, column in columns.items()
+        }
+        columns = compute(whole, rules, drawn.schema, starts, {name: fixed[numbers[name]] for name in rules})
+    return pa.table(columns, schema=drawn.schema)
 
 
-def _put_back(rows: pa.Table, lengths: Array, given: pa.Table, codes: GivenCodes) -> pa.Table:
-    """Write given values where they were given: decoded ones may differ within their interval."""
-    starts = np.cumsum(lengths) - lengths
-    owner = np.repeat(np.arange(len(lengths)), codes.lengths)
-    inside = np.arange(len(owner)) - np.repeat(np.cumsum(codes.lengths) - codes.lengths, codes.lengths)
-    for name in given.column_names:
-        place = rows.column_names.index(name)
-        is_given = codes.is_given[owner, inside, place]
-        source = np.arange(len(rows))
-        source[(starts[owner] + inside)[is_given]] = len(rows) + np.flatnonzero(is_given)
-        both = pa.chunked_array([*rows[name].chunks, *given[name].cast(rows[name].type).chunks], rows[name].type)
-        rows = rows.set_column(place, rows.schema.field(name), both.take(pa.array(source)))
-    return rows
+def _places_of(lengths: Array) -> tuple[Array, Array]:
+    """The subject of each row, and the number of the row within it."""
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    return owner, np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
 
 
 def _new_keys(trained: TrainedTabular, count: int) -> pa.Array:

@@ -72,11 +72,13 @@ def number_keys(keys: pa.Array) -> Array:
     """
     if pa.types.is_integer(keys.type):
         return np.array(keys.cast(pa.int64(), safe=False))
-    words = [str(one) for one in keys.to_pylist()]
+    words = [str(key) for key in keys.to_pylist()]
     is_number = [word.isascii() and word.isdecimal() and len(word) <= 18 for word in words]
     hashed = [xxhash.xxh3_64_intdigest(word.encode(errors="surrogatepass")) - 2**63 for word in words]
-    found = np.array([int(word) if one else other for word, one, other in zip(words, is_number, hashed, strict=True)], np.int64)
-    return found if len(np.unique(found)) == len(found) else np.array(hashed, np.int64)
+    numbers = np.array(
+        [int(word) if is_whole else other for word, is_whole, other in zip(words, is_number, hashed, strict=True)], np.int64
+    )
+    return numbers if len(np.unique(numbers)) == len(numbers) else np.array(hashed, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,26 +261,20 @@ def fit_table(
     def fit(number: int) -> tuple[ColumnSpec, int]:
         """Return the encoding of a column; where too few subjects have a value to keep any, also how many would be enough."""
         name, column = names[number], table[names[number]]
-        least = LEAST_SUBJECTS + int(drawn[number]) if protect else 0
-        subjects = Subjects(starts=owned, num_rows=len(table), least=least)
+        subjects = Subjects(starts=owned, num_rows=len(table), least=LEAST_SUBJECTS + int(drawn[number]) if protect else 0)
+        encoding: AnyEncoding | None = None
         if name in rules:
-            return ColumnSpec(
-                name=name, encoding=Computed(formula=rules[name], first=_fit_first(name, column, rules[name], subjects))
-            ), 0
-        if name in bases:
-            base = bases[name]
-            dates = read_values(name, column)
+            encoding = Computed(formula=rules[name], first=_fit_first(name, column, rules[name], subjects))
+        elif name in bases:
+            base, dates = bases[name], read_values(name, column)
             rises = is_sequence and never_falls(dates, owned, least=0)
-            later = fit_since(dates, base, read_values(base, table[base]), subjects, rises=rises)
-            if later is not None:
-                return ColumnSpec(name=name, encoding=later), 0
-        asked = encodings.get(name, "auto")
-        kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
-        encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto", users=users)
-        if encoding is not None:
-            return ColumnSpec(name=name, encoding=encoding), 0
-        hidden = fit_categorical(read_values(name, column, family="text"), subjects, column.type)
-        return ColumnSpec(name=name, encoding=hidden), 2 * least + 1
+            encoding = fit_since(dates, base, read_values(base, table[base]), subjects, rises=rises)
+        if encoding is None:
+            asked = encodings.get(name, "auto")
+            kind = choose_kind(name, column, asked, subjects, is_sequence=is_sequence)
+            encoding = _fit(name, column, kind, subjects, is_asked=asked != "auto", users=users)
+        too_few = 2 * subjects.least + 1 if encoding is None else 0
+        return ColumnSpec(name=name, encoding=encoding or _hidden(name, column, subjects)), too_few
 
     columns = []
     for column, too_few in _on_threads(fit, range(len(names)), num_rows=len(table)):
@@ -294,20 +290,23 @@ def _fit_first(name: str, column: pa.ChunkedArray, rule: Formula, subjects: Subj
     if rule.operation in IN_ROW:
         return None
     rows = column.take(pa.array(subjects.starts))
-    own = Subjects(starts=np.arange(len(rows)), num_rows=len(rows), least=subjects.least)
-    kind = choose_kind(name, rows, "auto", own, is_sequence=False)
-    found = _fit(name, rows, kind, own, is_asked=False, users=None)
-    if found is None:
-        return fit_categorical(read_values(name, rows, family="text"), own, column.type)
-    assert not isinstance(found, Relative | Since | Computed)  # which need other rows or columns
-    return found
+    firsts = Subjects(starts=np.arange(len(rows)), num_rows=len(rows), least=subjects.least)
+    kind = choose_kind(name, rows, "auto", firsts, is_sequence=False)
+    first = _fit(name, rows, kind, firsts, is_asked=False, users=None) or _hidden(name, rows, firsts)
+    assert not isinstance(first, Relative | Since | Computed)  # which need other rows or columns
+    return first
 
 
-def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
+def _hidden(name: str, column: pa.ChunkedArray, subjects: Subjects) -> Categorical:
+    """The encoding of a column of which no value may be kept."""
+    return fit_categorical(read_values(name, column, family="text"), subjects, column.type)
+
+
+def learn_table(source: Any, what: str, table: pa.Table, *, starts: Array, **options: Any) -> tuple[TableSpec, Array]:
     """Fit and encode all columns.
 
     Args:
-        given: What the user gave, for messages.
+        source: What the user gave, for messages.
         what: The name of the parameter, for messages.
         table: Rows of subjects side by side, without the key.
         starts: The first row of each subject.
@@ -325,7 +324,7 @@ def learn_table(given: Any, what: str, table: pa.Table, *, starts: Array, **opti
         codes = encode_table(table, spec, starts=starts, context=options.get("context"))
         return (_with_ends(spec, codes, starts) if options["is_sequence"] else spec), codes
     except BadValueError:
-        check_values(given, what)
+        check_values(source, what)
         raise
 
 
@@ -349,14 +348,14 @@ def find_bases(table: pa.Table, encodings: Mapping[str, str]) -> dict[str, str]:
     free = [name for name in kinds if encodings.get(name, "auto") == "auto"]
     if len(kinds) < 2 or not free:
         return {}
-    dates, found = {name: read_values(name, table[name]) for name in kinds}, dict[str, str]()
+    dates, bases = {name: read_values(name, table[name]) for name in kinds}, dict[str, str]()
     for name in free:
-        if name not in found.values():
-            others = {kind: dates[kind] for kind in kinds if kind != name and kind not in found and kinds[kind] == kinds[name]}
+        if name not in bases.values():
+            others = {kind: dates[kind] for kind in kinds if kind != name and kind not in bases and kinds[kind] == kinds[name]}
             base = find_base(dates[name], others, least=LEAST_SUBJECTS + 2)
             if base is not None:
-                found[name] = base
-    return found
+                bases[name] = base
+    return bases
 
 
 def _on_threads(work: Callable[[T], R], items: Iterable[T], *, num_rows: int) -> list[R]:
@@ -393,20 +392,20 @@ def context_dates(users: pa.Table | None, kind: pa.DataType, names: Sequence[str
     Raises:
         OptionError: A context has none of a named date.
     """
-    found: dict[str, Values] = {}
+    dates: dict[str, Values] = {}
     if users is None or family_of(kind) != "time":
-        return found
+        return dates
     for name in users.column_names if names is None else names:
         if family_of(users[name].type) != "time":
             continue
         try:
-            found[name] = read_values(name, users[name].cast(kind, safe=False))
+            dates[name] = read_values(name, users[name].cast(kind, safe=False))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # times of day, or of another zone
             continue
-        if names is not None and not found[name].valid.all():
-            row = int(np.flatnonzero(~found[name].valid)[0])
+        if names is not None and not dates[name].valid.all():
+            row = int(np.flatnonzero(~dates[name].valid)[0])
             raise OptionError(f"context has no {name!r} in row {row:,}; events were learned not to start before it. Fill it.")
-    return found
+    return dates
 
 
 def _values(name: str, column: pa.ChunkedArray, kind: str) -> Values:
@@ -426,14 +425,14 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array, context: pa
     Raises:
         OptionError: A column is missing, or has another type.
     """
-    widest = max((size for one in spec.sizes for size in one.values()), default=1)
+    widest = max((size for column_sizes in spec.sizes for size in column_sizes.values()), default=1)
     kind = np.uint8 if widest <= 2**8 else np.int16 if widest <= 2**15 else np.int32
     codes: Array = np.empty((sum(map(len, spec.sizes)), len(table)), kind).T
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
 
     def encode(number: int) -> None:
-        found = encode_column(table, spec.columns[number], spec.schema.field(number), starts, context)
-        codes[:, ends[number] - found.shape[1] : ends[number]] = found
+        codes_of = encode_column(table, spec.columns[number], spec.schema.field(number), starts, context)
+        codes[:, ends[number] - codes_of.shape[1] : ends[number]] = codes_of
 
     _on_threads(encode, range(len(spec.columns)), num_rows=len(table))
     return codes
@@ -441,12 +440,12 @@ def encode_table(table: pa.Table, spec: TableSpec, *, starts: Array, context: pa
 
 def encode_column(table: pa.Table, column: ColumnSpec, field: pa.Field, starts: Array, context: pa.Table | None = None) -> Array:
     """The codes of a column, (rows, sub-columns)."""
-    given = table[column.name]
-    given = given if given.type == field.type else _cast(given, field)
+    values_of = table[column.name]
+    values_of = values_of if values_of.type == field.type else _cast(values_of, field)
     learned = column.encoding.first if isinstance(column.encoding, Computed) else column.encoding
     if learned is None:
         return np.zeros((len(table), 0), np.int64)
-    values = _values(column.name, given, str(learned.__struct_config__.tag))
+    values = _values(column.name, values_of, str(learned.__struct_config__.tag))
     return np.asarray(column.encoding.encode(values, starts, *_others(column.encoding, field, table, context)))
 
 
@@ -473,13 +472,13 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 def dated_columns(spec: TableSpec, context: pa.Table | None) -> list[DatedColumn]:
     """The columns whose dates have a rhythm, with the dates of contexts that they depend on."""
-    found = []
+    dated = []
     for number, column in enumerate(spec.columns):
         if isinstance(column.encoding, Relative) and column.encoding.rhythm is not None:
             [bounds] = _others(column.encoding, spec.schema.field(column.name), {}, context)
             dates = {name: values.data for name, values in bounds.items()}
-            found.append(DatedColumn(column=number, encoding=column.encoding, bounds=dates))
-    return found
+            dated.append(DatedColumn(column=number, encoding=column.encoding, bounds=dates))
+    return dated
 
 
 def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array, context: pa.Table | None = None) -> pa.Table:
@@ -492,14 +491,14 @@ def decode_table(codes: Array, spec: TableSpec, *, starts: Array, uniform: Array
         uniform: (rows, columns) numbers from [0, 1): where in its interval a number lies.
         context: The contexts of subjects, a row each.
     """
-    found: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     ends = np.cumsum([len(sizes) for sizes in spec.sizes])
     # Dates that are counted from another one come after it.
-    for number in sorted(range(len(spec.columns)), key=lambda one: isinstance(spec.columns[one].encoding, Since)):
+    for number in sorted(range(len(spec.columns)), key=lambda place: isinstance(spec.columns[place].encoding, Since)):
         column, field = spec.columns[number], spec.schema.field(number)
-        own = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
-        others = _others(column.encoding, field, found, context)
-        found[column.name] = column.encoding.decode(own, field.type, starts, uniform[:, number], *others)
+        codes_of = codes[:, ends[number] - len(column.encoding.sizes) : ends[number]].astype(np.int64)
+        others = _others(column.encoding, field, columns, context)
+        columns[column.name] = column.encoding.decode(codes_of, field.type, starts, uniform[:, number], *others)
     if spec.rules:
-        found = compute(found, spec.rules, spec.schema, starts)
-    return pa.table([found[name] for name in spec.schema.names], schema=spec.schema) if found else pa.table({})
+        columns = compute(columns, spec.rules, spec.schema, starts)
+    return pa.table([columns[name] for name in spec.schema.names], schema=spec.schema) if columns else pa.table({})

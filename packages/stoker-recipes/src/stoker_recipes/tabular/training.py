@@ -184,7 +184,7 @@ def train(
             context, context_key or key, folder / CONTEXT_NAME, encodings, where, resume=resume, progress=progress, options=options
         )
     model, result = _fit(prepared, settings, folder, where, resume=resume, progress=progress, say=say)
-    disk.write_file(folder / MODEL_NAME, save({name: one.cpu() for name, one in model.upstream_weights().items()}))
+    disk.write_file(folder / MODEL_NAME, save({name: weight.cpu() for name, weight in model.upstream_weights().items()}))
     epsilon = _epsilon(settings, model, prepared, result, inner, say)
     if epsilon is not None:
         privacy = {"epsilon": epsilon, "delta": settings.delta, "noise": settings.noise, "updates": result.step}
@@ -201,8 +201,8 @@ def _epsilon(
         return None
     count = len(split_subjects(len(prepared.starts), settings)[0])
     rate = _batch_size(settings, count, model, prepared) / count
-    own = epsilon_of(updates=result.step, rate=rate, noise=settings.noise, delta=settings.delta)
-    total = own + (context.epsilon or 0.0 if context is not None else 0.0)
+    cost = epsilon_of(updates=result.step, rate=rate, noise=settings.noise, delta=settings.delta)
+    total = cost + (context.epsilon or 0.0 if context is not None else 0.0)
     say("privacy", f"epsilon {total:.2f} with delta {settings.delta:g}, for the weights alone")
     return total
 
@@ -213,11 +213,11 @@ def _batch_size(settings: TabularSettings, count: int, model: TabularModel, prep
     return min(settings.batch_size or default_batch_size(count, num_weights, points), count)
 
 
-def _named(given: Any) -> str | list[str] | None:
+def _named(source: Any) -> str | list[str] | None:
     """The files that a table comes from; frames have none."""
-    if isinstance(given, str | Path):
-        return str(Path(given).absolute())
-    return [str(Path(one).absolute()) for one in given] if are_files(given) else None
+    if isinstance(source, str | Path):
+        return str(Path(source).absolute())
+    return [str(Path(path).absolute()) for path in source] if are_files(source) else None
 
 
 def _train_context(
@@ -228,9 +228,9 @@ def _train_context(
     if resume and (folder / MODEL_NAME).is_file():
         return load_model(folder, device=str(where))
     table = read_table(context, "context")[0].drop_columns([key] if key is not None else [])
-    own = {name: kind for name, kind in (encodings or {}).items() if name in table.column_names}
+    of_context = {name: kind for name, kind in (encodings or {}).items() if name in table.column_names}
     again = resume and (folder / RECIPE_NAME).is_file()
-    return train(table, folder=folder, encodings=own, device=str(where), resume=again, progress=progress, **options)
+    return train(table, folder=folder, encodings=of_context, device=str(where), resume=again, progress=progress, **options)
 
 
 def _fit(
@@ -276,9 +276,9 @@ def _fit(
         options = {"rate": batch_size / len(known), "noise": settings.noise, "delta": settings.delta}
         epochs = most_epochs(epochs, per_epoch=len(batches), max_epsilon=settings.max_epsilon, **options)
         if not epochs:
-            one = epsilon_of(updates=len(batches), **options)
+            cost = epsilon_of(updates=len(batches), **options)
             raise OptionError(
-                f"max_epsilon is {settings.max_epsilon:g}, but one epoch costs {one:.3g}. Raise max_epsilon or noise, or lower batch_size."
+                f"max_epsilon is {settings.max_epsilon:g}, but one epoch costs {cost:.3g}. Raise max_epsilon or noise, or lower batch_size."
             )
     plateau = Plateau()
     if resume and not is_private:
@@ -362,7 +362,7 @@ def _decayed(model: torch.nn.Module) -> list[dict[str, Any]]:
     """Weights in two groups. Biases do not decay, since those of last layers hold the frequencies of classes; nor does what encodes the
     context: decay would draw the lengths and events of all contexts towards their mean."""
     is_free = {name: "bias" in name or "context" in name for name, _ in model.named_parameters()}
-    decayed, free = ([one for name, one in model.named_parameters() if is_free[name] == which] for which in (False, True))
+    decayed, free = ([weight for name, weight in model.named_parameters() if is_free[name] == which] for which in (False, True))
     return [{"params": decayed}, {"params": free, "weight_decay": 0.0}]
 
 
@@ -372,16 +372,16 @@ def count_classes(prepared: PreparedSubjects, layout: ModelLayout, subjects: Arr
     rows = np.repeat(first - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
     is_first = np.zeros(len(rows), bool)
     is_first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
-    found = {}
+    counts = {}
     for number, sub in enumerate(layout.subs):
         if sub.position:
             place = sub.name.rpartition("_")[2]
             codes = lengths if place == "cat" else lengths // 10 ** int(place[1:]) % 10
         else:
-            kept = rows if not sub.moment else rows[is_first] if sub.moment == "first" else rows[~is_first]
-            codes = prepared.codes[kept, number - layout.num_positions]
-        found[number] = np.bincount(codes, minlength=sub.num_classes)
-    return found
+            chosen = rows if not sub.moment else rows[is_first] if sub.moment == "first" else rows[~is_first]
+            codes = prepared.codes[chosen, number - layout.num_positions]
+        counts[number] = np.bincount(codes, minlength=sub.num_classes)
+    return counts
 
 
 def describe(prepared: PreparedSubjects) -> list[tuple[str, str]]:
@@ -419,11 +419,11 @@ def check_record(record: dict[str, Any]) -> None:
 
 def resume(folder: str | Path, **common: Any) -> TrainedTabular:
     """Continue the run of a folder, with its own tables and settings."""
-    found = read_recipe(Path(folder), "tabular", check=check_record)
-    if found["target"] is None:
+    recipe = read_recipe(Path(folder), "tabular", check=check_record)
+    if recipe["target"] is None:
         raise OptionError(f"{folder} was trained on a frame, not on a file. Resume it in Python: fit(…, folder=…, resume=True).")
-    given: dict[str, Any] = {name: found[name] for name in ("key", "context", "context_key", "encodings")}
-    return train(found["target"], folder=folder, resume=True, **given, **found["settings"], **common)
+    tables: dict[str, Any] = {name: recipe[name] for name in ("key", "context", "context_key", "encodings")}
+    return train(recipe["target"], folder=folder, resume=True, **tables, **recipe["settings"], **common)
 
 
 def load_model(folder: str | Path, *, device: str | None = None) -> TrainedTabular:

@@ -64,14 +64,14 @@ def read_values(name: str, column: pa.ChunkedArray | pa.Array, *, family: Family
         BadValueError: Its type cannot be learned, or a value is infinite.
     """
     kind = column.type
-    found = family_of(kind)
-    if found is None:
+    natural = family_of(kind)
+    if natural is None:
         raise BadValueError(
             f"column {name!r} is of the type {kind}; expected numbers, booleans, strings, dates or times. Drop or convert it."
         )
     if isinstance(column, pa.Array):
         column = pa.chunked_array([column])
-    if family == "text" or found == "text":
+    if family == "text" or natural == "text":
         return _read_words(column)
     try:
         whole = _to_plain(column)
@@ -93,7 +93,7 @@ def read_values(name: str, column: pa.ChunkedArray | pa.Array, *, family: Family
             raise BadValueError(
                 f"column {name!r}, row {infinite[0]:,}: found {data[infinite[0]]}; expected a finite number. Replace or drop it."
             )
-    return Values(family=found, data=data, valid=valid)
+    return Values(family=natural, data=data, valid=valid)
 
 
 def _to_plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

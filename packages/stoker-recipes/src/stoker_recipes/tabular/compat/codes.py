@@ -24,7 +24,6 @@ from stoker.extend import Array
 from stoker_recipes.tabular import parse_dates, parse_numbers, split_digits
 from stoker_recipes.tabular.dates import first_valid, split_date
 from stoker_recipes.tabular.encodings import RARE, Categorical, find_intervals
-from stoker_recipes.tabular.layout import position_sizes
 from stoker_recipes.tabular.values import Values, is_text, read_values
 
 KINDS = {
@@ -106,19 +105,19 @@ def relative_parts(values: Values, starts: Array) -> dict[str, Array]:
     first = np.repeat(starts, lengths)
     last = np.maximum.accumulate(np.where(values.valid, rows, -1)) if len(rows) else rows
     begins = np.full(len(starts), values.data[values.valid].min() if values.valid.any() else 0)
-    own = first_valid(values.valid, starts)
-    begins[np.repeat(np.arange(len(starts)), lengths)[own]] = values.data[own]
+    is_first = first_valid(values.valid, starts)
+    begins[np.repeat(np.arange(len(starts)), lengths)[is_first]] = values.data[is_first]
     begin = np.repeat(begins, lengths)
     dates = np.where(last >= first, values.data[np.maximum(last, 0)], begin) if len(rows) else values.data
     millis = np.floor_divide(np.diff(dates, prepend=0), 1000)
     millis[starts[lengths > 0]] = 0
-    seconds, found = np.abs(millis) // 1000, {"nan": (~values.valid).astype(np.int64)}
-    found |= {f"start_{name}": part for name, part in _split(begin).items() if name in DATE + TIME}
-    found["itt_neg"] = (millis < 0).astype(np.int64)
+    seconds, parts = np.abs(millis) // 1000, {"nan": (~values.valid).astype(np.int64)}
+    parts |= {f"start_{name}": part for name, part in _split(begin).items() if name in DATE + TIME}
+    parts["itt_neg"] = (millis < 0).astype(np.int64)
     for name, scale in ITT.items():
-        found[f"itt_{name}"] = seconds // scale
+        parts[f"itt_{name}"] = seconds // scale
         seconds = seconds % scale
-    return found
+    return parts
 
 
 def range_of(entry: Mapping[str, Any]) -> tuple[Any, ...] | None:
@@ -133,7 +132,7 @@ def _categorical(stats: Mapping[str, Any], *, is_number: bool) -> Categorical:
     tokens = list(map(str, stats["codes"]))
     known = [token.removeprefix(ESCAPE) for token in tokens if token not in (RARE, NULL)]
     if is_number and stats["min_decimal"] < 0:  # floats as Arrow writes them: 50, not 50.0
-        known = pa.array([float(one) for one in known], pa.float64()).cast(pa.string()).to_pylist()
+        known = pa.array([float(word) for word in known], pa.float64()).cast(pa.string()).to_pylist()
     return Categorical(values=known, has_null=NULL in tokens, has_rare=not is_number and bool(stats.get("no_of_rare_categories")))
 
 
@@ -254,20 +253,6 @@ def _fill(values: Values, limits: tuple[Any, ...] | None) -> Values:
         data[~valid] = distinct[by_count][np.random.choice(len(distinct), size=int((~valid).sum()), p=chances)]
         valid = np.ones(len(data), bool)
     return Values(family=values.family, data=data, valid=valid, words=values.words)
-
-
-def position_columns(lengths: Array, max_length: int) -> dict[str, Array]:
-    """The codes of positions, for sequences of which each has one more step, the end."""
-    steps = lengths + 1
-    total = np.repeat(lengths, steps)
-    position = np.arange(steps.sum()) - np.repeat(np.cumsum(steps) - steps, steps)
-    numbers = {"sidx": position, "slen": total, "ridx": total - position}
-    found = {}
-    for name in position_sizes(max_length):
-        place = name.rpartition("_")[2]
-        number = numbers[name[:4]]
-        found[f"tgt:/__{name}"] = number if place == "cat" else number // 10 ** int(place[1:]) % 10
-    return found
 
 
 def column_names(entry: Mapping[str, Any]) -> list[str]:

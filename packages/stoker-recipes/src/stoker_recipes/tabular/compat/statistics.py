@@ -36,6 +36,7 @@ NUMBERS = {
     "TABULAR_NUMERIC_AUTO": "auto", "TABULAR_NUMERIC_DIGIT": "digit", "TABULAR_NUMERIC_DISCRETE": "discrete",
     "TABULAR_NUMERIC_BINNED": "binned",
 }  # fmt: skip
+MILLIS = ("ms_E2", "ms_E1", "ms_E0")
 Partial = dict[str, Any]
 
 
@@ -57,8 +58,10 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
     """
     if kind in NUMBERS:
         column_of: Any = analyze({"x": column}, kinds={"x": "number"}, threads=1)["x"]
-        found = column_of.analysis(NUMBERS[kind])
-        return dict(json.loads(json.dumps(found, default=lambda one: one.item())))  # the values that are counted become strings
+        analysis = column_of.analysis(NUMBERS[kind])
+        return dict(
+            json.loads(json.dumps(analysis, default=lambda number: number.item()))
+        )  # the values that are counted become strings
     if kind == "TABULAR_DATETIME":
         return dict(analyze({"x": column}, threads=1)["x"].analysis())
     values = read_values("", column)
@@ -70,19 +73,19 @@ def part_of_column(kind: str, column: pa.Array, starts: Array) -> Partial:
 
 
 def _part_of_relative(column: pa.Array, values: Values, starts: Array) -> Partial:
-    found = relative_parts(values, starts)
+    parts = relative_parts(values, starts)
     dates = analyze({"x": column}, threads=1)["x"].analysis()
     later = np.ones(len(values), bool)  # those without a date have a gap of 0, which must be a class
     later[starts[starts < len(later)]] = False
     least, most = {}, {}
-    for name, part in found.items():
-        own = part[later if name.startswith("itt_") else values.valid]
+    for name, part in parts.items():
+        present = part[later if name.startswith("itt_") else values.valid]
         if name not in ("nan", "itt_neg"):
-            least[name], most[name] = (int(own.min()), int(own.max())) if len(own) else (0, 0)
+            least[name], most[name] = (int(present.min()), int(present.max())) if len(present) else (0, 0)
     if not values.valid.any():
         both = dict.fromkeys(least, 0) | {"start_year": 2022, "start_month": 1, "start_day": 1}
         least, most = both, dict(both)
-    flags = {"has_nan": not values.valid.all(), "has_neg": bool(found["itt_neg"].any())}
+    flags = {"has_nan": not values.valid.all(), "has_neg": bool(parts["itt_neg"].any())}
     return flags | {"min_values": least, "max_values": most, "min_n": dates["min_n"], "max_n": dates["max_n"]}
 
 
@@ -92,21 +95,21 @@ def _part_of_relative(column: pa.Array, values: Values, starts: Array) -> Partia
 def reduce_column(kind: str, parts: Sequence[Partial], *, protect: bool) -> dict[str, Any]:
     """The entry of a column, of the parts of all partitions that have rows."""
     if kind in NUMBERS:
-        found = _reduce_numbers(kind, parts, protect)
+        reduced = _reduce_numbers(kind, parts, protect)
     elif kind in ("TABULAR_DATETIME", "TABULAR_DATETIME_RELATIVE"):
-        found = (_reduce_dates if kind == "TABULAR_DATETIME" else _reduce_relative)(parts, protect)
+        reduced = _reduce_dates(kind, parts, protect)
     else:
-        found = _reduce_categories(parts, protect)
-    entry = {"encoding_type": kind} | found
+        reduced = _reduce_categories(parts, protect)
+    entry = {"encoding_type": kind} | reduced
     return entry if kind == "TABULAR_NUMERIC_AUTO" else {"value_protection": protect} | entry
 
 
 def _added(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in counts:
-        for value, count in one.items():
-            found[value] = found.get(value, 0) + count
-    return found
+    total: dict[str, int] = {}
+    for part in counts:
+        for value, count in part.items():
+            total[value] = total.get(value, 0) + count
+    return total
 
 
 def _numbered(values: Sequence[str]) -> dict[str, int]:
@@ -120,9 +123,9 @@ def _has_nan(parts: Sequence[Partial]) -> bool:
 def _reduce_categories(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
     counts = dict(sorted(_added([part["cnt_values"] for part in parts]).items()))
     least = draw_limit() if protect else 0
-    kept = [value for value, count in counts.items() if count >= least]
-    codes = _numbered([RARE, *([NULL] if _has_nan(parts) else []), *kept])
-    return {"no_of_rare_categories": len(counts) - len(kept), "codes": codes, "cardinalities": {"cat": len(codes)}}
+    frequent = [value for value, count in counts.items() if count >= least]
+    codes = _numbered([RARE, *([NULL] if _has_nan(parts) else []), *frequent])
+    return {"no_of_rare_categories": len(counts) - len(frequent), "codes": codes, "cardinalities": {"cat": len(codes)}}
 
 
 def _range(parts: Sequence[Partial], protect: bool) -> tuple[Any, Any]:
@@ -182,8 +185,8 @@ def _frequent(parts: Sequence[Partial], protect: bool) -> tuple[list[str], float
         return [], 0.0
     counts = _added([part["cnt_values"] for part in parts])
     least = draw_limit() if protect else 0
-    kept = {value: count for value, count in counts.items() if count >= least}
-    return list(kept), sum(kept.values()) / sum(counts.values())
+    frequent = {value: count for value, count in counts.items() if count >= least}
+    return list(frequent), sum(frequent.values()) / sum(counts.values())
 
 
 def find_bins(values: Array) -> list[float]:
@@ -209,40 +212,27 @@ def _has_any(most: Mapping[str, int], names: Sequence[str]) -> bool:
     return any(most[name] > 0 for name in names)
 
 
-def _reduce_dates(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+def _reduce_dates(kind: str, parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
+    is_relative = kind == "TABULAR_DATETIME_RELATIVE"
     least, most = _extremes(parts)
     low, high = _range(parts, protect)
-    has_time = _has_any(most, ("hour", "minute", "second")) and not (protect and low is None)
-    has_ms = has_time and _has_any(most, ("ms_E2", "ms_E1", "ms_E0"))
-    if protect and low is not None:
-        least["year"], most["year"] = int(low[:4]), int(high[:4])
-    names = ["year", "month", "day", *(["hour", "minute", "second"] if has_time else [])]
-    names += ["ms_E2", "ms_E1", "ms_E0"] if has_ms else []
-    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in names}
-    return {
-        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_time": has_time, "has_ms": has_ms, "min_values": least,
-        "max_values": most, "min": low, "max": high,
-    }  # fmt: skip
-
-
-def _reduce_relative(parts: Sequence[Partial], protect: bool) -> dict[str, Any]:
-    least, most = _extremes(parts)
-    low, high = _range(parts, protect)
-    clock = ("hour", "minute", "second")
+    clock, start = ("hour", "minute", "second"), "start_" if is_relative else ""
     # Hours of later events count too: otherwise they would be lost where all sequences begin at midnight.
-    has_time = _has_any(most, [f"{part}_{name}" for part in ("start", "itt") for name in clock]) and not (protect and low is None)
-    if protect and low is not None:
-        least["start_year"], most["start_year"] = int(low[:4]), int(high[:4])
-    has_neg = any(part["has_neg"] for part in parts)
-    times = clock if has_time else ()
-    starts = [f"start_{name}" for name in ("year", "month", "day", *times)]
-    gaps = [f"itt_{name}" for name in ("week", "day", *times)]
-    sizes = ({"nan": 2} if _has_nan(parts) else {}) | {name: most[name] + 1 - least[name] for name in starts}
-    sizes |= ({"itt_neg": 2} if has_neg else {}) | {name: most[name] + 1 - least[name] for name in gaps}
-    return {
-        "cardinalities": sizes, "has_nan": _has_nan(parts), "has_neg": has_neg, "has_time": has_time, "min_values": least,
-        "max_values": most, "min": low, "max": high,
-    }  # fmt: skip
+    clocks = [f"{begin}{name}" for begin in ((start, "itt_") if is_relative else (start,)) for name in clock]
+    is_hidden = protect and low is None
+    has_time = _has_any(most, clocks) and not is_hidden
+    has_ms = not is_relative and has_time and _has_any(most, MILLIS)
+    if protect and not is_hidden:
+        least[f"{start}year"], most[f"{start}year"] = int(low[:4]), int(high[:4])
+    times, flags = clock if has_time else (), {"has_nan": _has_nan(parts)}
+    names = [f"{start}{name}" for name in ("year", "month", "day", *times)] + (list(MILLIS) if has_ms else [])
+    sizes = ({"nan": 2} if flags["has_nan"] else {}) | {name: most[name] + 1 - least[name] for name in names}
+    if is_relative:
+        flags["has_neg"] = any(part["has_neg"] for part in parts)
+        gaps = [f"itt_{name}" for name in ("week", "day", *times)]
+        sizes |= ({"itt_neg": 2} if flags["has_neg"] else {}) | {name: most[name] + 1 - least[name] for name in gaps}
+    flags |= {"has_time": has_time} | ({} if is_relative else {"has_ms": has_ms})
+    return {"cardinalities": sizes} | flags | {"min_values": least, "max_values": most, "min": low, "max": high}
 
 
 def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:
@@ -260,5 +250,5 @@ def reduce_lengths(lengths: Array, *, protect: bool) -> dict[str, Any]:
             f"the data has {len(ordered)} subjects; protection needs at least {LEAST_VALUES}, because every value of fewer is rare. "
             "Pass value_protection=False to keep all values."
         )
-    found = {"min": int(ordered.min()), "max": int(ordered.max()), "median": int(np.median(ordered))}
-    return found | {"value_protection": protect}
+    reduced = {"min": int(ordered.min()), "max": int(ordered.max()), "median": int(np.median(ordered))}
+    return reduced | {"value_protection": protect}

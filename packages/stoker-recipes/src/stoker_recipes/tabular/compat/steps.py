@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from stoker.errors import OptionError
 from stoker.extend import Array, disk
-from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, position_columns, read_column
+from stoker_recipes.tabular.compat.codes import codes_of_column, column_names, read_column
 from stoker_recipes.tabular.compat.statistics import part_of_column, reduce_column, reduce_lengths
 from stoker_recipes.tabular.compat.workspace import Role, Workspace, empty_folder, read_parquet, write_json, write_parquet
 from stoker_recipes.tabular.files import key_column
+from stoker_recipes.tabular.layout import POSITION, position_sizes
+from stoker_recipes.tabular.sequences.pad import pad_sequences
 from stoker_recipes.tabular.tables import GroupedRows, group_rows
 
 Progress = Callable[..., Any]
@@ -44,7 +46,7 @@ def analyze(
     with _reported(update_progress) as report:
         workspace = Workspace(folder=Path(workspace_dir))
         roles = _roles(workspace)
-        found: dict[Role, dict[str, list[dict[str, Any]]]] = {}
+        parts_of: dict[Role, dict[str, list[dict[str, Any]]]] = {}
         lengths: list[Array] = []
         counts = {"trn": 0, "val": 0}
         kinds = {role: workspace.read(workspace.meta(role, "encoding-types"), "mostlyai.engine.split") for role in roles}
@@ -57,15 +59,15 @@ def analyze(
             for role in roles:
                 table = grouped.rows if role == "tgt" else read_parquet(workspace.data("ctx") / path.name)
                 starts = grouped.starts if role == "tgt" else np.arange(len(table))
-                parts = found.setdefault(role, {name: [] for name in kinds[role]})
+                parts = parts_of.setdefault(role, {name: [] for name in kinds[role]})
                 for name, kind in kinds[role].items() if len(table) else ():
                     column = read_column(name, _column(table, name, path), kind)
                     # Rows lie as in the file, other than those of relative dates, whose order within subjects matters.
-                    own = column.take(pa.array(order)) if role == "tgt" and kind == "TABULAR_DATETIME_RELATIVE" else column
-                    parts[name].append(part_of_column(kind, own, starts))
+                    values = column.take(pa.array(order)) if role == "tgt" and kind == "TABULAR_DATETIME_RELATIVE" else column
+                    parts[name].append(part_of_column(kind, values, starts))
             report(completed=number, total=len(files) + 1)
         for role in roles:
-            columns = _reduce(role, kinds[role], found[role], protect=value_protection)
+            columns = _reduce(role, kinds[role], parts_of[role], protect=value_protection)
             stats: dict[str, Any] = {"columns": columns}
             if role == "tgt":
                 stats |= {"no_of_training_records": counts["trn"], "no_of_validation_records": counts["val"]}
@@ -83,14 +85,14 @@ def _roles(workspace: Workspace) -> list[Role]:
     return ["tgt", "ctx"] if has_key and workspace.data("ctx").is_dir() else ["tgt"]
 
 
-def _reduce(role: Role, kinds: Mapping[str, str], found: Mapping[str, list[Any]], *, protect: bool) -> dict[str, Any]:
+def _reduce(role: Role, kinds: Mapping[str, str], parts_of: Mapping[str, list[Any]], *, protect: bool) -> dict[str, Any]:
     tables = list(dict.fromkeys(name.split("::")[0] for name in kinds))
     columns = {}
     for number, (name, kind) in enumerate(kinds.items()):
-        if not found[name]:  # no partition has rows
+        if not parts_of[name]:  # no partition has rows
             columns[name] = {"encoding_type": kind}
             continue
-        columns[name] = reduce_column(kind, found[name], protect=protect) | {
+        columns[name] = reduce_column(kind, parts_of[name], protect=protect) | {
             "argn_processor": "tgt" if role == "tgt" else "ctxflt",
             "argn_table": f"t{tables.index(name.split('::')[0])}",
             "argn_column": f"c{number}",
@@ -146,7 +148,7 @@ def encode(*, workspace_dir: str | Path = "engine-ws", update_progress: Progress
 def _encode_part(workspace: Workspace, path: Path, stats: Mapping[Role, Mapping[str, Any]]) -> pa.Table:
     """The codes of a part, subjects in the order of the contexts."""
     target = stats["tgt"]
-    grouped, order = _read_part(workspace, path, {role: one["keys"] for role, one in stats.items()})
+    grouped, order = _read_part(workspace, path, {role: statistics["keys"] for role, statistics in stats.items()})
     sub_codes: dict[str, Array] = {}
     for name, entry in target["columns"].items():
         if "cardinalities" in entry:
@@ -165,16 +167,18 @@ def _encode_part(workspace: Workspace, path: Path, stats: Mapping[Role, Mapping[
         first = np.where(lengths > 0, grouped.starts, len(order))  # a subject without rows has codes 0
         return pa.table(columns | {name: np.append(codes, 0)[first] for name, codes in sub_codes.items()})
     max_length = target["seq_len"]["max"]
-    kept = np.minimum(lengths, max_length)
-    steps = np.repeat(np.arange(len(kept)), kept)
-    inside = np.arange(len(steps)) - (np.cumsum(kept) - kept)[steps]
-    source, place = grouped.starts[steps] + inside, np.arange(len(steps)) + steps  # one more step per subject, the end
-    offsets = pa.array(np.append(0, np.cumsum(kept + 1)).astype(np.int32))
-    whole = position_columns(kept, max_length)
-    for name, codes in sub_codes.items():
-        whole[name] = np.zeros(len(steps) + len(kept), np.int64)
-        whole[name][place] = codes[source]
-    return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(codes)) for name, codes in whole.items()})
+    owner = np.repeat(np.arange(len(lengths)), lengths)
+    packed = pad_sequences(
+        {"": owner, **sub_codes},
+        key="",
+        contexts=np.arange(len(lengths)),
+        max_length=max_length,
+        layout="packed",
+        compat="mostlyai",
+    )
+    offsets = pa.array(packed.cu_seqlens.numpy())
+    names = [*(f"{POSITION}__{name}" for name in position_sizes(max_length)), *sub_codes]
+    return pa.table(columns | {name: pa.ListArray.from_arrays(offsets, pa.array(packed[name].numpy())) for name in names})
 
 
 @contextmanager

@@ -440,11 +440,11 @@ def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Arra
     """Merge two runs into arrays that hold both; returns how many keys there are."""
     i, j, size = 0, 0, 0
     while i < len(keys) and j < len(other_keys):
-        one, other = keys[i], other_keys[j]
-        to_keys[size] = min(one, other)
-        to_counts[size] = (counts[i] if one <= other else 0) + (other_counts[j] if other <= one else 0)
-        i += one <= other
-        j += other <= one
+        key, other = keys[i], other_keys[j]
+        to_keys[size] = min(key, other)
+        to_counts[size] = (counts[i] if key <= other else 0) + (other_counts[j] if other <= key else 0)
+        i += key <= other
+        j += other <= key
         size += 1
     while i < len(keys):
         to_keys[size], to_counts[size] = keys[i], counts[i]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +46,13 @@ class DigitWindow:
 
     def __post_init__(self) -> None:
         for name in ("max_decimal", "min_decimal"):
-            given = getattr(self, name)
+            bound = getattr(self, name)
             try:
-                if isinstance(given, bool):
+                if isinstance(bound, bool):
                     raise TypeError
-                object.__setattr__(self, name, operator.index(given))
+                object.__setattr__(self, name, operator.index(bound))
             except TypeError:
-                raise OptionError(f"{name} is {given!r}; expected an integer.") from None
+                raise OptionError(f"{name} is {bound!r}; expected an integer.") from None
         if not LOWEST <= self.min_decimal <= self.max_decimal <= HIGHEST:
             raise OptionError(
                 f"max_decimal is {self.max_decimal} and min_decimal {self.min_decimal}, but places end at {HIGHEST} and {LOWEST}. "
@@ -128,21 +128,20 @@ class Digits:
         return self.matrix[:, 2:]
 
 
-@overload
-def split_digits(
-    values: Any,
-    *,
-    max_decimal: int | None = ...,
-    min_decimal: int | None = ...,
-    name: str | None = ...,
-    frame: Literal[False] = ...,
-) -> Digits: ...
+class _Asked(TypedDict, total=False):
+    """The arguments of `split_digits` that do not decide what it returns."""
+
+    max_decimal: int | None
+    min_decimal: int | None
+    name: str | None
 
 
 @overload
-def split_digits(
-    values: Any, *, max_decimal: int | None = ..., min_decimal: int | None = ..., name: str | None = ..., frame: Literal[True]
-) -> Any: ...
+def split_digits(values: Any, *, frame: Literal[False] = ..., **options: Unpack[_Asked]) -> Digits: ...
+
+
+@overload
+def split_digits(values: Any, *, frame: Literal[True], **options: Unpack[_Asked]) -> Any: ...
 
 
 def split_digits(
@@ -282,22 +281,22 @@ def _joined(matrix: Array, window: DigitWindow) -> npt.NDArray[np.float64]:
     return values
 
 
-def _open(given: Any, name: str | None) -> TableColumn:
+def _open(source: Any, name: str | None) -> TableColumn:
     """A column of numbers; `name` is its name in errors, where it has none of its own."""
-    own = getattr(given, "name", None)
-    column = TableColumn(name=name or ("" if own is None else str(own)), parts=[], kind=np.dtype(object))
-    is_table = hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, str | bytes | Mapping)
-    if is_table or getattr(given, "ndim", 1) != 1:
-        raise OptionError(f"{column.label} is {_described(given)}; expected one column of numbers.")
-    if isinstance(given, np.ndarray) and given.dtype == np.longdouble:
+    own_name = getattr(source, "name", None)
+    column = TableColumn(name=name or ("" if own_name is None else str(own_name)), parts=[], kind=np.dtype(object))
+    is_table = hasattr(source, "columns") or hasattr(source, "column_names") or isinstance(source, str | bytes | Mapping)
+    if is_table or getattr(source, "ndim", 1) != 1:
+        raise OptionError(f"{column.label} is {_described(source)}; expected one column of numbers.")
+    if isinstance(source, np.ndarray) and source.dtype == np.longdouble:
         with np.errstate(over="ignore"):  # values that do not fit become infinite, which is found later
-            given = given.astype(np.float64)
-    is_array = hasattr(given, "__array__") or hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
-    if str(getattr(given, "dtype", "")) == "object" or (isinstance(given, Sequence) and not is_array):
-        given = _floats_of_objects(column, given)
+            source = source.astype(np.float64)
+    is_array = hasattr(source, "__array__") or hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
+    if str(getattr(source, "dtype", "")) == "object" or (isinstance(source, Sequence) and not is_array):
+        source = _floats_of_objects(column, source)
     elif not is_array:
-        raise OptionError(f"{column.label} is {_described(given)}; expected a list, an array or a column of numbers.")
-    column = read_column(column.name, given)
+        raise OptionError(f"{column.label} is {_described(source)}; expected a list, an array or a column of numbers.")
+    column = read_column(column.name, source)
     kind = column.kind
     if isinstance(kind, np.dtype):
         is_number = kind.kind in "iuf"
@@ -312,8 +311,8 @@ def _open(given: Any, name: str | None) -> TableColumn:
     return column
 
 
-def _described(given: object) -> str:
-    kind = type(given)
+def _described(source: object) -> str:
+    kind = type(source)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
 
 

@@ -57,14 +57,14 @@ def _open(table: Any) -> tuple[list[str], Any]:
     module = type(table).__module__.partition(".")[0]
     if type(table).__name__ == "LazyFrame":
         table = table.collect()
-    found = getattr(table, "columns" if module == "pandas" else "column_names", None)
-    found = getattr(table, "columns", None) if found is None else found
-    if module not in ("pandas", "pyarrow", "polars") or found is None:
+    columns = getattr(table, "columns" if module == "pandas" else "column_names", None)
+    columns = getattr(table, "columns", None) if columns is None else columns
+    if module not in ("pandas", "pyarrow", "polars") or columns is None:
         raise OptionError(
             f"the table is a {type(table).__name__}; expected a pandas or polars frame, an Arrow table, or a mapping of arrays. "
             "For files, use pack_sequences."
         )
-    names = list(found)
+    names = list(columns)
     if len(set(names)) < len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise OptionError(f"the table has two columns named {double!r}. Rename one of them.")
@@ -90,8 +90,8 @@ def number_type(column: TableColumn) -> np.dtype[Any]:
     if isinstance(kind, np.dtype):
         return kind.newbyteorder("=")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        return found
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
     row, value = column.first_value()
     if value is None:
         raise BadValueError(f"column {column.name!r} has no values (type {kind}); expected numbers. Leave it out of columns=.")
@@ -203,8 +203,8 @@ def is_text(column: TableColumn) -> bool:
     kind = column.kind
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_nested(value) or pa.types.is_decimal(value) or pa.types.is_interval(value):
-        row, found = column.first_value()
-        raise column.bad(row, found, f"and its type is {kind}, which cannot be a key. Make the key integers or strings")
+        row, first = column.first_value()
+        raise column.bad(row, first, f"and its type is {kind}, which cannot be a key. Make the key integers or strings")
     return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
 
 
@@ -347,8 +347,8 @@ def _with_missing(rows: Array, keys: Any) -> Any:
         return keys
     number = int(rows[: int(gaps.argmax())].max(initial=-1)) + 1
     rows[rows >= number] += 1
-    given = keys if not isinstance(keys, np.ndarray) else pa.array(keys)
-    return pa.concat_arrays([given[:number], pa.nulls(1, given.type), given[number:]])
+    listed = keys if not isinstance(keys, np.ndarray) else pa.array(keys)
+    return pa.concat_arrays([listed[:number], pa.nulls(1, listed.type), listed[number:]])
 
 
 def number_texts(column: TableColumn, listed: TableColumn | None, keeps_missing: bool) -> tuple[Array, Any]:
@@ -363,20 +363,20 @@ def number_texts(column: TableColumn, listed: TableColumn | None, keeps_missing:
         return _number_categories(column, keys, wanted, keeps_missing)
     if wanted is None:
         encoded = keys.dictionary_encode()
-        found = [chunk.indices for chunk in encoded.chunks]
+        numbered = [chunk.indices for chunk in encoded.chunks]
         distinct = encoded.chunk(0).dictionary.drop_null() if encoded.num_chunks else pa.array([], keys.type)
     else:
-        found, distinct = pc.index_in(keys, value_set=wanted).chunks, wanted
+        numbered, distinct = pc.index_in(keys, value_set=wanted).chunks, wanted
     rows = np.empty(column.num_rows, dtype=np.int32)
     start = 0
-    for chunk in found:
+    for chunk in numbered:
         rows[start : start + len(chunk)] = _numbers(chunk)
         start += len(chunk)
     return rows, distinct
 
 
-def _numbers(found: pa.Array) -> Array:
-    return to_numpy(found.fill_null(NO_PLACE) if found.null_count else found)
+def _numbers(indices: pa.Array) -> Array:
+    return to_numpy(indices.fill_null(NO_PLACE) if indices.null_count else indices)
 
 
 def _number_categories(
@@ -422,11 +422,11 @@ def _listed_texts(column: TableColumn, listed: TableColumn, kind: pa.DataType) -
     if not listed.num_rows:
         return pa.array([], texts)
     refuse_gaps(listed)
-    given = pa.chunked_array([pa.array(part) for part in listed.parts])
-    if pa.types.is_dictionary(given.type):
-        given = given.cast(given.type.value_type)
+    values = pa.chunked_array([pa.array(part) for part in listed.parts])
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
     try:
-        wanted = given.cast(texts).combine_chunks() if _is_texts(given.type) == _is_texts(texts) else None
+        wanted = values.cast(texts).combine_chunks() if _is_texts(values.type) == _is_texts(texts) else None
     except pa.ArrowException:
         wanted = None
     if wanted is None:
@@ -440,7 +440,7 @@ def _is_texts(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-# ---- listed contexts among distinct keys, such as those of a store: by sorting, without kernels ----
+# ---- listed contexts among distinct keys, such as those of a store: without kernels ----
 
 
 def find_listed(keys: TableColumn, listed: TableColumn) -> tuple[Array, Any]:
@@ -449,15 +449,8 @@ def find_listed(keys: TableColumn, listed: TableColumn) -> tuple[Array, Any]:
         return number_texts(keys, listed, False)
     dtype = number_type(keys)
     wanted = listed_words(keys, listed, dtype)
-    order = np.argsort(wanted, kind="stable")
-    ordered = wanted[order]
-    begins = np.ones(len(ordered), dtype=bool)  # equal keys are neighbours, the first row of them first
-    begins[1:] = ordered[1:] != ordered[:-1]
-    firsts = np.empty(len(ordered), dtype=np.int64)
-    firsts[order] = order[begins][np.cumsum(begins) - 1]
-    refuse_repeats(listed, firsts)
-    rows = np.full(keys.num_rows, NO_PLACE, dtype=np.int32)
-    for block, words, _ in key_words(keys, False) if len(wanted) else ():
-        places = np.minimum(np.searchsorted(ordered, words), len(ordered) - 1)
-        rows[block] = np.where(ordered[places] == words, order[places], NO_PLACE)
+    refuse_repeats(listed, to_numpy(pa.array(wanted).dictionary_encode().indices))
+    rows = np.empty(keys.num_rows, dtype=np.int32)
+    for block, words, _ in key_words(keys, False):
+        rows[block] = _numbers(pc.index_in(pa.array(words), value_set=pa.array(wanted)))
     return rows, as_keys(wanted, keys, dtype)

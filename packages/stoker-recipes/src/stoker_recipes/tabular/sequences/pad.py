@@ -18,7 +18,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 import torch
@@ -51,32 +51,23 @@ Compat = Literal["mostlyai"]
 DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 
 
-@overload
-def pad_sequences(
-    table: Any,
-    *,
-    key: str,
-    columns: Sequence[str] | None = ...,
-    max_length: int | None = ...,
-    contexts: Any = ...,
-    layout: Literal["padded"] = ...,
-    dtype: str | None = ...,
-    compat: Compat | None = ...,
-) -> PaddedSequences: ...
+class _Asked(TypedDict, total=False):
+    """The arguments of `pad_sequences` that do not decide what it returns."""
+
+    key: Required[str]
+    columns: Sequence[str] | None
+    max_length: int | None
+    contexts: Any
+    dtype: str | None
+    compat: Compat | None
 
 
 @overload
-def pad_sequences(
-    table: Any,
-    *,
-    key: str,
-    columns: Sequence[str] | None = ...,
-    max_length: int | None = ...,
-    contexts: Any = ...,
-    layout: Literal["packed"],
-    dtype: str | None = ...,
-    compat: Compat | None = ...,
-) -> PackedSequences: ...
+def pad_sequences(table: Any, *, layout: Literal["padded"] = ..., **options: Unpack[_Asked]) -> PaddedSequences: ...
+
+
+@overload
+def pad_sequences(table: Any, *, layout: Literal["packed"], **options: Unpack[_Asked]) -> PackedSequences: ...
 
 
 def pad_sequences(
@@ -226,7 +217,7 @@ class _Sequences(Mapping[str, torch.Tensor]):
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        columns = ", ".join(f"{name}: {str(one.dtype)[6:]} {list(one.shape)}" for name, one in self.items())
+        columns = ", ".join(f"{name}: {str(tensor.dtype)[6:]} {list(tensor.shape)}" for name, tensor in self.items())
         left_out = f", {self.num_left_out:,} rows left out" if self.num_left_out else ""
         return f"<{type(self).__name__} of {self.num_contexts:,} contexts{left_out}; {columns}>"
 

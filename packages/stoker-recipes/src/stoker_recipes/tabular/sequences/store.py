@@ -108,8 +108,8 @@ def _listed(contexts: Any, key: str) -> tuple[TableColumn, pa.Table | None]:
     names = sources[0].schema().names
     for source in sources:
         if key not in source.schema().names:
-            there = ", ".join(source.schema().names[:20])
-            raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {there}.")
+            known = ", ".join(source.schema().names[:20])
+            raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {known}.")
     table = stores.read_table(sources)
     column = table.column(key)
     column = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
@@ -132,30 +132,30 @@ def choose_series(store: Store, listed: TableColumn, facts: pa.Table | None = No
         raise OptionError(f"{store.name} has no key column to choose series by.")
     rows, wanted = find_listed(_store_keys(store, key), listed)
     series = np.flatnonzero(rows >= 0)
-    found = np.full(len(wanted), -1)
-    found[rows[series]] = series
+    places = np.full(len(wanted), -1)
+    places[rows[series]] = series
     keys = wanted if isinstance(wanted, pa.Array) else from_numpy(wanted)
     order = pc.array_sort_indices(keys)  # the order of keys in a store: numbers by value, strings by bytes
-    found, keys = found[to_numpy(order)], keys.take(order)
-    starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)
-    offsets = np.zeros(len(found) + 1, dtype=np.int64)
+    places, keys = places[to_numpy(order)], keys.take(order)
+    starts, lengths = store.offsets[places], np.where(places >= 0, store.lengths[places], 0)
+    offsets = np.zeros(len(places) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     left_out = store.num_steps - int(offsets[-1])
     note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
     columns: dict[str, Any] = {name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key}
     schema = {name: _counted(store.schema[name], column, offsets) for name, column in columns.items()}
-    for one in stores.encode_table(facts, {}, "the contexts") if facts is not None else ():
-        name, field = one.field.name, one.field
+    for fact in stores.encode_table(facts, {}, "the contexts") if facts is not None else ():
+        name, field = fact.field.name, fact.field
         if name in store.schema:
             note.append(f"column {name!r} of the contexts has the name of a column of the rows, and was left out")
             continue
-        columns[name] = one.take(to_numpy(order).astype(np.int64))
+        columns[name] = fact.take(to_numpy(order).astype(np.int64))
         tally = stores.NonFiniteCount()
         tally.add(columns[name], first_step=0)
-        texts = stores.Texts.of(one.texts) if one.texts is not None else None
+        texts = stores.Texts.of(fact.texts) if fact.texts is not None else None
         schema[name] = Column(
-            name=name, dtype=field.dtype, level="series", kind=field.kind, unit=field.unit, width=one.width, texts=texts,
-            missing=one.missing, nonfinite=tally.at(None),
+            name=name, dtype=field.dtype, level="series", kind=field.kind, unit=field.unit, width=fact.width, texts=texts,
+            missing=fact.missing, nonfinite=tally.at(None),
         )  # fmt: skip
     column = store.schema[key]
     if column.texts is not None:
@@ -165,7 +165,7 @@ def choose_series(store: Store, listed: TableColumn, facts: pa.Table | None = No
     return Store(
         {name: schema[name] for name in [*store.schema, *(name for name in schema if name not in store.schema)]},
         columns,
-        num_series=len(found),
+        num_series=len(places),
         length=None,
         offsets=offsets,
         name=store.name,

@@ -201,20 +201,20 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], l
 _SHOWN = 60
 
 
-def _sources(given: Any, csv: store.Csv) -> list[store.DataSource]:
+def _sources(source: Any, csv: store.Csv) -> list[store.DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
-    if isinstance(given, np.ndarray) and given.dtype.names:
-        given = {name: given[name] for name in given.dtype.names}
-    if isinstance(given, Mapping):
-        given = dict(given)
-        for name, values in given.items():
+    if isinstance(source, np.ndarray) and source.dtype.names:
+        source = {name: source[name] for name in source.dtype.names}
+    if isinstance(source, Mapping):
+        source = dict(source)
+        for name, values in source.items():
             # NumPy objects as Arrow reads them, where possible: integers beside None stay integers, as in pandas.
             if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
-                given[name] = pa.array(list(values), from_pandas=True)
+                source[name] = pa.array(list(values), from_pandas=True)
     try:
-        return store.find_sources(given, csv=csv, table=True)
+        return store.find_sources(source, csv=csv, table=True)
     except (SourceInvalidError, OptionError) as error:
-        raise (_unreadable(given) or error) from None
+        raise (_unreadable(source) or error) from None
 
 
 def _is_readable(values: Any) -> bool:
@@ -225,13 +225,13 @@ def _is_readable(values: Any) -> bool:
     return True
 
 
-def _unreadable(given: Any) -> BadValueError | None:
+def _unreadable(source: Any) -> BadValueError | None:
     """The error for the first column of objects that Arrow cannot read: names the value that is the reason."""
     named: Iterable[tuple[Any, Any]] = ()
-    if isinstance(given, Mapping):
-        named = given.items()
-    elif type(given).__module__.partition(".")[0] == "pandas":
-        named = given.items() if hasattr(given, "columns") else [(given.name or "value", given)]
+    if isinstance(source, Mapping):
+        named = source.items()
+    elif type(source).__module__.partition(".")[0] == "pandas":
+        named = source.items() if hasattr(source, "columns") else [(source.name or "value", source)]
     for name, values in named:
         objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.dtype(object)
         if objects and not _is_readable(values):  # else this column is not the problem

@@ -44,16 +44,16 @@ def value_type(kind: pa.DataType) -> pa.DataType:
 
 def kind_of(name: str, kind: pa.DataType, asked: str | None, where: str) -> Kind:
     """The kind of a column; `asked` is the kind that the user requests."""
-    found = _natural_kind(kind)
-    if found is None:
+    natural = _natural_kind(kind)
+    if natural is None:
         raise SourceInvalidError(f"column {name!r} of {where} is {kind}, which has no statistics. Leave it out with `columns`.")
     if asked is not None and asked not in get_args(Asked):
         raise OptionError(f"kinds[{name!r}] is {asked!r}; expected one of {', '.join(get_args(Asked))}.")
-    if asked is None or asked == found or found == "empty":
-        return found
+    if asked is None or asked == natural or natural == "empty":
+        return natural
     value = value_type(kind)
     number = pa.types.is_boolean(value) or pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value)
-    if found == "date" or asked == "date" or (asked == "number" and not number):
+    if natural == "date" or asked == "date" or (asked == "number" and not number):
         raise OptionError(f"kinds[{name!r}] is {asked!r}, but column {name!r} of {where} is {value}. Leave it out of kinds.")
     return "number" if asked == "number" else "category"
 
@@ -171,8 +171,8 @@ class CategoryGatherer:
         num_bytes = to_numpy(pc.binary_length(self._texts))
         if len(counts) > self._limit or num_bytes.sum() > MAX_TEXT_BYTES:
             order = np.argsort(-counts, kind="stable")
-            kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
-            lowered = int(counts[order[kept]])
+            room = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
+            lowered = int(counts[order[room]])
             left = np.flatnonzero(counts > lowered)
             self._texts, self._counts = self._texts.take(from_numpy(left)), counts[left] - lowered
             self.error += lowered
@@ -182,9 +182,9 @@ def texts_of_floats(values: pa.Array) -> pa.Array:
     """Floats as a dictionary of strings, each the shortest that its type distinguishes; NaN is missing, -0.0 is not 0.0."""
     numbers = to_numpy(values.fill_null(float("nan")) if values.null_count else values)
     words = numbers.view(f"u{numbers.itemsize}")  # Arrow takes 0.0 and -0.0 for one value
-    found = np.unique(words[~np.isnan(numbers)])
-    codes = np.searchsorted(found, words) if len(found) else np.zeros(len(words), dtype=np.int64)
-    texts = [str(number) for number in found.view(numbers.dtype)]
+    distinct = np.unique(words[~np.isnan(numbers)])
+    codes = np.searchsorted(distinct, words) if len(distinct) else np.zeros(len(words), dtype=np.int64)
+    texts = [str(number) for number in distinct.view(numbers.dtype)]
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=np.isnan(numbers)), pa.array(texts, pa.large_string()))
 
 
@@ -260,8 +260,8 @@ class ColumnGatherer:
         if self._lengths is None:
             self._add_flat(values)
             return
-        found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
-        for length, count in zip(*np.unique(found, return_counts=True), strict=True):
+        lengths = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
+        for length, count in zip(*np.unique(lengths, return_counts=True), strict=True):
             self._lengths[int(length)] += int(count)
         values = values.flatten()
         for start in range(0, len(values), _SLICE):
@@ -374,10 +374,10 @@ class CountsByKey:
         if name not in self._pairs:
             return
         self._pairs[name].add(pa.table({"key": keys, "value": words}))
-        found = self._values.get(name, np.empty(0, dtype=np.uint64))
-        if len(found) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
-            self._values[name] = found = np.union1d(found, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
-        if len(found) > MAX_DISCRETE and self._pairs[name].num_rows > self._limits.exact:
+        distinct = self._values.get(name, np.empty(0, dtype=np.uint64))
+        if len(distinct) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
+            self._values[name] = distinct = np.union1d(distinct, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
+        if len(distinct) > MAX_DISCRETE and self._pairs[name].num_rows > self._limits.exact:
             del self._pairs[name]  # too many values to count individually
 
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -401,8 +401,8 @@ class CountsByKey:
 
     def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
         form, ranges = column.form, self._ranges[column.name]
-        found = (ranges.column(name) for name in ("least", "most"))
-        keys = (to_numpy(one).copy() if len(one) else np.empty(0, dtype=np.uint64) for one in found)
+        columns = (ranges.column(name) for name in ("least", "most"))
+        keys = (to_numpy(column_of).copy() if len(column_of) else np.empty(0, dtype=np.uint64) for column_of in columns)
         least, most = (Extremes.of(KeyRun.of(key)) for key in keys)
         known: dict[str, Any] = {
             "min_n": decode_keys(least.smallest, form).astype(np.float64).tolist(),

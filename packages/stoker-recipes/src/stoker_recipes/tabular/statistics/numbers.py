@@ -256,11 +256,11 @@ class NumberGatherer(OrderedGatherer):
 
     def _extremes(self, run: KeyRun) -> Extremes:
         """Extremes of all forms are floats."""
-        found = Extremes.of(run)
+        extremes = Extremes.of(run)
         if self.form == "float":
-            return found
+            return extremes
         return Extremes(
-            *(quantiles.float_keys(quantiles.decode_floats(keys, self.form))[0] for keys in (found.smallest, found.largest))
+            *(quantiles.float_keys(quantiles.decode_floats(keys, self.form))[0] for keys in (extremes.smallest, extremes.largest))
         )
 
 

@@ -49,9 +49,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check(self) -> None:
         """Raise `OptionError` for invalid limits."""
-        for name, given in (("exact", self.exact), ("categories", self.categories)):
-            if not isinstance(given, int) or isinstance(given, bool):
-                raise OptionError(f"{name} is {given!r}; expected an integer.")
+        for name, limit in (("exact", self.exact), ("categories", self.categories)):
+            if not isinstance(limit, int) or isinstance(limit, bool):
+                raise OptionError(f"{name} is {limit!r}; expected an integer.")
         if self.exact < GROUP or self.exact % GROUP or self.exact > 1 << 40:
             raise OptionError(f"exact is {self.exact:,}; expected a multiple of {GROUP}, such as {EXACT:,}.")
         if self.categories < 1:
@@ -108,8 +108,8 @@ def float_keys(values: Array) -> tuple[Keys, int, int, int]:
         return keys, 0, 0, -1
     infinite = np.isinf(values)
     num_infinite = int(np.count_nonzero(infinite))
-    found = keys[finite]
-    return found, len(values) - len(found) - num_infinite, num_infinite, int(infinite.argmax()) if num_infinite else -1
+    present = keys[finite]
+    return present, len(values) - len(present) - num_infinite, num_infinite, int(infinite.argmax()) if num_infinite else -1
 
 
 def whole_keys(values: Array) -> Keys:
@@ -275,12 +275,12 @@ class Sketch:
 
     def weighted(self) -> KeyRun:
         """All that is kept, as keys with weights."""
-        kept = self.open
+        whole = self.open
         for i, level in enumerate(self.levels):
             if level is not None:
                 run = KeyRun.of(level.copy())
-                kept = kept.merge(KeyRun(run.keys, run.counts * (GROUP << i)))
-        return kept
+                whole = whole.merge(KeyRun(run.keys, run.counts * (GROUP << i)))
+        return whole
 
     def _carry(self, i: int, keys: Keys) -> None:
         """Put a set at its level; where one is already, both go one level up."""
