@@ -210,7 +210,8 @@ class Forked:
     def kill(self) -> None:
         """End it."""
         if self.poll() is None:  # its number is not given to another process before the exit code was sent
-            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the exit code is about to be sent
+                os.kill(self._pid, signal.SIGKILL)
 
     def _ended(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._answers], [], [], timeout)[0]:
