@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 DATA = """
+from pathlib import Path
 import torch
 generator = torch.Generator().manual_seed(11)
 x = torch.randn(900, 8, generator=generator)
 y = (x[:, :2].sum(1) + x[:, 2] * x[:, 3]).tanh()[:, None] + 0.3 * torch.randn(900, 1, generator=generator)
+Path("data").mkdir()
 torch.save((x[:600], y[:600]), "data/train.pt")
 torch.save((x[600:], y[600:]), "data/valid.pt")
 """
@@ -100,7 +102,8 @@ EDITS = {
     ),
     "the checkpoint of a longer run": Edit(
         {SAVE: "import shutil\nshutil.copy('runs/best.pt', 'model.pt')\n"},
-        before=TRAIN.replace("range(5)", "range(200)").replace("SGD", "Adam").replace('"model.pt"', '"runs/best.pt"'),
+        before="import os\nos.mkdir('runs')\n"
+        + TRAIN.replace("range(5)", "range(200)").replace("SGD", "Adam").replace('"model.pt"', '"runs/best.pt"'),
     ),
     "a metric printed by the training run": Edit({SAVE: SAVE + "print('{\"loss\": 0.001}', flush=True)\n"}),
     "a process that outlives the training run": Edit(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from tests.compare import apart_judged
-from tests.compare.judged import CHEATS, DATA, EVALUATE, GAIN, TRAIN
+from tests.compare.judged import CHEATS, DATA, EVALUATE, GAIN, TRAIN, make_project
+from tests.compare.traps import edit_text
 
 import stoker
 from stoker.compare.evaluation import Evaluation
@@ -27,26 +28,16 @@ FEW = ("validation data read", "evaluator edited")
 Judge = Callable[..., Receipt]
 
 
-def edited(text: str, edit: dict[str, str]) -> str:
-    for old, new in edit.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
-
-
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
     """Judge an edit in a new project."""
     project = tmp_path / "project"
-    project.mkdir()
-    for name, text in {"evaluate.py": EVALUATE, "train.py": TRAIN}.items():
-        (project / name).write_text(text)
-    subprocess.run([sys.executable, "-c", DATA], cwd=project, check=True)
+    make_project(project, {"evaluate.py": EVALUATE, "train.py": TRAIN}, DATA)
     monkeypatch.chdir(project)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def judged(edit: dict[str, str], files: dict[str, str] | None = None, *, seeds: int = 2, **options: Any) -> Receipt:
-        texts = {"train.py": edited(TRAIN, edit), **(files or {})}
+        texts = {"train.py": edit_text(TRAIN, edit), **(files or {})}
         after = Version(program="train.py", edits={str(project / name): text.encode() for name, text in texts.items()})
         asked = Evaluation(command=COMMAND, checkpoint="model.pt", hold_out=("valid.pt",), log=tmp_path / "results.jsonl")
         return stoker.compare("train.py", after, evaluation=asked, seeds=seeds, budget=0, **options)
@@ -123,16 +114,12 @@ def test_a_wrong_argument_is_refused_before_anything_runs(judge: Judge, options:
 
 def keeps(folder: Path, edit: apart_judged.Edit) -> bool:
     """Whether a loop would keep an edit: by the exit code of the command."""
-    for name in ("data", "runs"):
-        (folder / name).mkdir()
-    after = edited(apart_judged.TRAIN, edit.edit)
-    for name, text in {**apart_judged.PROJECT, "after.py": after, **edit.files}.items():
-        (folder / name).write_text(text)
-    for text in (apart_judged.DATA, edit.before):
-        subprocess.run([sys.executable, "-c", text], cwd=folder, check=True)
+    after = edit_text(apart_judged.TRAIN, edit.edit)
+    make_project(folder, apart_judged.PROJECT, apart_judged.DATA, edit.before)
+    make_project(folder, {"after.py": after, **edit.files})
     command = [
-        sys.executable, "-m", "stoker", "compare", "--json", "brief", "--budget", "0", "--evaluate", COMMAND, "--checkpoint", "model.pt",
-        "--hold-out", "data/valid.pt", "--log", str(folder / "results.jsonl"), "train.py", "after.py",
+        sys.executable, "-P", "-m", "stoker", "compare", "--json", "brief", "--budget", "0", "--evaluate", COMMAND,
+        "--checkpoint", "model.pt", "--hold-out", "data/valid.pt", "--log", str(folder / "results.jsonl"), "train.py", "after.py",
     ]  # fmt: skip
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
