@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.compare.observations import observed
 from tests.compare.traps import BEFORE, edited
@@ -112,6 +113,22 @@ def test_runs_are_short_enough_for_all_rounds(seconds: float, steps: range, monk
     timed = [run["steps"] for run in asked if "observe" not in run][1:]  # the first one is a warm-up
     assert timed, asked
     assert set(timed) <= set(steps)
+
+
+@pytest.mark.parametrize(("changes", "forks"), [({}, True), ({"variables": ["OMP_NUM_THREADS"]}, False)])
+def test_a_program_that_sets_what_is_read_at_imports_is_timed_in_fresh_interpreters(
+    changes: dict[str, Any], forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparisons, versions, asked = played(monkeypatch, old=0.05, new=0.05)
+    original = PlayedSide.run
+    monkeypatch.setattr(
+        PlayedSide,
+        "run",
+        lambda side, arguments, **options: msgspec.structs.replace(original(side, arguments, **options), **changes),
+    )
+    with comparisons:
+        comparisons.compare(versions["new"], budget=1.0)
+    assert {run["starter"] is not None for run in asked if "observe" not in run} == {forks}
 
 
 METRIC = r"validation ([0-9.]+)"
