@@ -257,7 +257,7 @@ def _trap(case: Case) -> dict[str, Any]:
 
 def _cost(case: Case) -> dict[str, Any]:
     """Take the processor time of a program's steps, run by Python and by the engine."""
-    from stoker.compare.intervals import typical_effect_of
+    from stoker.compare.intervals import effect_of
     from stoker.compare.sides import Version, prepared
 
     program = _written("train.py", PROGRAM.format(**{**USUAL, **PROGRAMS[case.program], "timed": COST_STEPS}))
@@ -271,7 +271,7 @@ def _cost(case: Case) -> dict[str, Any]:
         for number in range(COST_ROUNDS):
             for name in list(ways)[:: 1 if number % 2 else -1]:
                 seconds[name].append(float(ways[name]()))
-    costs = {name: typical_effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
+    costs = {name: effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
     step = {"step_seconds": statistics.median(seconds["plain"])}
     return step | {
         name: {"cost": effect.center, "low": effect.low, "high": effect.high} for name, effect in costs.items() if name != "plain"

@@ -321,12 +321,17 @@ def note_reads(opened: set[str]) -> None:
     sys.addaudithook(note)
 
 
-def main(words: str, descriptor: int, answers: int) -> NoReturn:
-    """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
+def received(words: str, descriptor: int, answers: int, type_of: type[Answer]) -> tuple[Connection, Answer, Any]:
+    """Return the connection for the answer, the request, and the plan of the sandbox, whose answers go to `answers`."""
     text, plan = json.loads(words)
-    connection, request = Connection(descriptor, readable=False), msgspec.json.decode(text, type=RunRequest)
     os.dup2(answers, ANSWERS)
     os.close(answers)
+    return Connection(descriptor, readable=False), msgspec.json.decode(text, type=type_of), plan
+
+
+def main(words: str, descriptor: int, answers: int) -> NoReturn:
+    """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
+    connection, request, plan = received(words, descriptor, answers, RunRequest)
     if request.kept:
         keep()
     enter(plan)
@@ -368,7 +373,7 @@ def run_observed(request: RunRequest, send: Callable[[bytes], object]) -> NoRetu
             leave(None, finished=False)
 
     # torch may be imported from here on: it starts threads.
-    from stoker.compare.observer import Observer, is_users
+    from stoker.compare.observer import Observer
     from stoker.compare.seeding import draw_each_epoch, set_seeds
 
     observer = Observer(request, done)
@@ -380,20 +385,25 @@ def run_observed(request: RunRequest, send: Callable[[bytes], object]) -> NoRetu
         observer.install()
     if request.kept:
         note_reads(opened)
-    error: str | None = None
-    try:
-        sys.argv = [request.program, *request.arguments]
-        (run_main if extension is None else extension.run)(request)
-    except SystemExit as end:
-        error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
-    except KeyboardInterrupt:
-        error = "was interrupted"
-    except BaseException as failure:
-        traceback.print_exc()
-        error = _describe(failure, is_users, request.hidden)
+    error = run_to_end(request, run_main if extension is None else extension.run)
     if os.getpid() != pid:
         raise SystemExit(error is not None)
     leave(error, finished=True)
+
+
+def run_to_end(request: RunRequest, run: Callable[[RunRequest], None]) -> str | None:
+    """Run a program. Returns how it failed."""
+    try:
+        sys.argv = [request.program, *request.arguments]
+        run(request)
+    except SystemExit as end:
+        return None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
+    except KeyboardInterrupt:
+        return "was interrupted"
+    except BaseException as failure:
+        traceback.print_exc()
+        return _describe(failure, request.hidden)
+    return None
 
 
 def run_main(request: RunRequest) -> None:
@@ -416,8 +426,10 @@ def _extension(request: RunRequest, done: Callable[[], None]) -> Extension | Non
     return extension
 
 
-def _describe(failure: BaseException, is_users: Callable[[str], bool], hidden: Sequence[str]) -> str:
+def _describe(failure: BaseException, hidden: Sequence[str]) -> str:
     """An error of the program with the user's line that raised it."""
+    from stoker.compare.observer import is_users
+
     if isinstance(failure, OSError) and isinstance(failure.filename, str):
         path = original(os.path.realpath(failure.filename))
         if any(path == held or path.startswith(f"{held}/") for held in hidden):
