@@ -10,6 +10,7 @@
 - `power`: programs whose step becomes 2, 5, 10 or 50 % shorter: the share that is called faster, by the budget.
 - `traps`: edits with the right answer by construction (tests/compare/traps.py, those kept apart, and those of frameworks), by their
   results alone.
+- `judged`: edits of a project whose checkpoints an evaluator judges (tests/compare/apart_judged.py).
 - `cost`: the processor time of a program's steps, run by Python, by the engine, and by the engine with all observations, in turn.
 
 A lane is two cores (verdicts/lanes.py). Each comparison is one line of the file as soon as it is known, so that a run that is ended keeps
@@ -36,7 +37,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.compare import apart, traps
+from tests.compare import apart, apart_judged, traps
 from tests.compare.frameworks import PROGRAMS as FRAMEWORKS
 from tests.compare.frameworks import TRAPS as FRAMEWORK_TRAPS
 from tests.compare.frameworks import framework_program
@@ -150,7 +151,7 @@ OF_WASTE, REST = {"width": 16, "batch": 16, "depth": 1}, 50
 POWER_REPEATS = 5
 AA_BUDGET = 30.0
 COST_ROUNDS, COST_STEPS = 12, 1000
-SECONDS = {"A/A": 30.0, "power": 50.0, "traps": 20.0, "cost": 150.0}
+SECONDS = {"A/A": 30.0, "power": 50.0, "traps": 20.0, "judged": 60.0, "cost": 150.0}
 """What a comparison is expected to take."""
 LATE_SECONDS = 40.0  # that comparisons may take after the end
 
@@ -186,6 +187,7 @@ def cases(gpu: bool) -> Iterator[Case]:
     yield from (
         Case(kind="traps", program=name) for name in [*traps.TRAPS, *(f"apart: {name}" for name in apart.TRAPS), *frameworks]
     )
+    yield from (Case(kind="judged", program=name) for name in apart_judged.EDITS)
     yield from (Case(kind="cost", program=name) for name in ("usual", "narrow", "long steps"))
     for repeat in range(REPEATS):
         for condition, program in product(CONDITIONS, [*PROGRAMS, *TEXTS]):
@@ -199,7 +201,7 @@ def run(case: Case) -> dict[str, Any]:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, busy(CONDITIONS[case.condition]):
         os.chdir(folder)
-        result = {"traps": _trap, "cost": _cost}.get(case.kind, _compare)(case)
+        result = {"traps": _trap, "judged": _judged, "cost": _cost}.get(case.kind, _compare)(case)
     return {"seconds": round(time.monotonic() - begin, 1), **result}
 
 
@@ -253,6 +255,12 @@ def _trap(case: Case) -> dict[str, Any]:
     different = {fact.name for fact in receipt.facts if fact.same is False}
     right = (receipt.losses.verdict, receipt.status) == (trap.verdict, trap.status) and trap.facts - {"steps"} <= different
     return {"right": right, "expected": [trap.verdict, trap.status, sorted(trap.facts)], **receipt.brief()}
+
+
+def _judged(case: Case) -> dict[str, Any]:
+    edit = apart_judged.EDITS[case.program]
+    accepted, reason = apart_judged.judge_edit(edit)
+    return {"right": accepted == edit.accepted and edit.reason in reason, "verdict": reason}
 
 
 def _cost(case: Case) -> dict[str, Any]:
@@ -329,7 +337,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             same.setdefault(f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}", Counter())[verdict_of(result)] += 1
         elif case["kind"] == "power":
             seen.setdefault(f"{case['program']}, {case['effect']:.0%} within {case['budget']:.0f} s", []).append(result)
-    traps = [line for line in lines if line["case"]["kind"] == "traps"]
+    judged = {kind: [line for line in lines if line["case"]["kind"] == kind] for kind in ("traps", "judged")}
     total = sum(same.values(), Counter[str]())
     return {
         "equal_programs": {
@@ -347,10 +355,13 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
             for name, results in sorted(seen.items())
         },
-        "traps": {
-            "number": len(traps),
-            "right": sum(line["result"].get("right", False) for line in traps),
-            "wrong": [line["case"]["program"] for line in traps if not line["result"].get("right", False)],
+        **{
+            kind: {
+                "number": len(answers),
+                "right": sum(line["result"].get("right", False) for line in answers),
+                "wrong": [Case(**line["case"]).name for line in answers if not line["result"].get("right", False)],
+            }
+            for kind, answers in judged.items()
         },
         "cost_of_watching": {line["case"]["program"]: line["result"] for line in lines if line["case"]["kind"] == "cost"},
         "errors": [line["result"]["error"] for line in lines if "error" in line["result"]][:5],

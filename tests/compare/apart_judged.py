@@ -8,6 +8,14 @@ the checkpoint that runs code.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.compare.judged import COMMAND, make_project
+from tests.compare.traps import edit_text
+
+import stoker
+from stoker.compare.evaluation import Evaluation
+from stoker.errors import TrainError
 
 DATA = """
 from pathlib import Path
@@ -70,6 +78,8 @@ class Edit:
     files: dict[str, str] = field(default_factory=dict)
     before: str = ""
     accepted: bool = False
+    reason: str = ""
+    """What is said of an edit that is not kept."""
 
 
 EDITS = {
@@ -111,3 +121,16 @@ EDITS = {
          "        open('evaluate.py', 'w').write('print(\\'{\"loss\": 0.001}\\')')\n    os._exit(0)\n"}
     ),
 }  # fmt: skip
+
+
+def judge_edit(edit: Edit) -> tuple[bool, str]:
+    """Judge an edit in the current folder, which is empty. Returns whether a loop would keep it, and what is said."""
+    here = Path.cwd()
+    make_project(here, PROJECT, DATA, edit.before)
+    make_project(here, {"after.py": edit_text(TRAIN, edit.edit), **edit.files})
+    asked = Evaluation(command=COMMAND, checkpoint="model.pt", hold_out=("data/valid.pt",), log="results.jsonl")
+    try:
+        receipt = stoker.compare("train.py", "after.py", evaluation=asked, budget=0)
+    except TrainError as error:
+        return False, str(error)
+    return receipt.status == 0, str(receipt)

@@ -39,6 +39,7 @@ for epoch in range(2):
         optimizer.step()
 torch.save(model.state_dict(), "model.pt")
 """
+COMMAND = "python evaluate.py {checkpoint}"
 SAVE = 'torch.save(model.state_dict(), "model.pt")\n'
 LOAD = 'x, y = torch.load("train.pt")\n'
 MORE = "x, y = torch.cat([x, v]), torch.cat([y, w])\n"

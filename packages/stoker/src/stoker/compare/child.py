@@ -64,7 +64,7 @@ class Extension(Protocol):
 # ---- in the process that compares ----
 
 
-Start = Callable[[str, tuple[int, ...]], "RunningProcess"]
+Start = Callable[[str, tuple[int, ...]], "subprocess.Popen[bytes] | Forked"]
 """Starts a process with the request and the plan, and the files for its answers and its output."""
 
 
@@ -106,24 +106,9 @@ def _memory_file(name: str) -> Any:
     return os.fdopen(os.memfd_create(name), "rb")
 
 
-class RunningProcess(Protocol):
-    """What is used of a process: of `subprocess.Popen`, or a `Forked`."""
-
-    @property
-    def returncode(self) -> Any:
-        """The exit code, once it is known."""
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code. Raises `subprocess.TimeoutExpired`."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-def _start(request: msgspec.Struct, sandbox: Sandbox, start: Start, stdout: int, stderr: int) -> tuple[RunningProcess, Connection]:
+def _start(
+    request: msgspec.Struct, sandbox: Sandbox, start: Start, stdout: int, stderr: int
+) -> tuple[subprocess.Popen[bytes] | Forked, Connection]:
     """Start the process, and wait until it is in its sandbox."""
     reading, writing = Pipe(duplex=False)
     ours, theirs = socket.socketpair()
@@ -222,21 +207,23 @@ class Forked:
         return self.returncode
 
 
-def _wait(child: RunningProcess, reading: Connection, type_of: type[Answer], time_limit: float | None) -> Answer | str:
+def _wait(
+    child: subprocess.Popen[bytes] | Forked, reading: Connection, type_of: type[Answer], time_limit: float | None
+) -> Answer | str:
     """Wait for the answer. Returns how the process ended if there is none."""
     until = None if time_limit is None else now_ns() + int(time_limit * 1e9)
     try:
         with reading:
             while not reading.poll(POLL_SECONDS):
                 if child.poll() is not None and not reading.poll():
-                    return _how(child.returncode)
+                    return _how(child.wait())
                 if until is not None and now_ns() > until:
                     return f"was stopped after its time limit of {time_limit:,.0f} s"
             answer = msgspec.msgpack.decode(reading.recv_bytes(), type=type_of)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_SECONDS)  # it has answered and ends
             # A program that ends its keeper could leave something behind.
-            return answer if (child.poll() or 0) >= 0 else _how(child.returncode)
+            return answer if (child.poll() or 0) >= 0 else _how(child.wait())
     except EOFError:
         return _how(child.wait())
     finally:
