@@ -105,7 +105,7 @@ def test_negative_control_a_version_that_was_not_compared_is_not_accepted(monkey
         comparisons.accept()
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(1000.0, range(40, 41)), (75.0, range(25, 31)), (1.0, range(20, 21))])
+@pytest.mark.parametrize(("seconds", "steps"), [(1000.0, range(40, 41)), (85.0, range(21, 38)), (1.0, range(20, 21))])
 def test_runs_are_short_enough_for_all_rounds(seconds: float, steps: range, monkeypatch: pytest.MonkeyPatch) -> None:
     comparisons, versions, asked = played(monkeypatch, old=0.05, new=0.05)
     with comparisons:

@@ -154,7 +154,7 @@ class Starter:
             os.pwrite(names.fileno(), json.dumps(list(modules)).encode(), 0)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")],
-                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, env=_environment({}),
+                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment({}),
             )  # fmt: skip
         self._socket.recv(1)  # it has imported everything; nothing comes if it has failed, as the first run will say
 
