@@ -309,7 +309,7 @@ def run_apart(case: Case, end: float) -> dict[str, Any]:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "benchmarks.compare.bench_receipts", "--one", json.dumps(vars(case))]
-    limit = min(6 * SECONDS[case.kind] + 120, end - time.monotonic() + LATE_SECONDS)
+    limit = min(10 * SECONDS[case.kind] + 300, end - time.monotonic() + LATE_SECONDS)
     try:
         done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -330,11 +330,14 @@ def verdict_of(result: dict[str, Any]) -> str:
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the shares of verdicts by kind, condition, effect and budget."""
     same: dict[str, Counter[str]] = {}
+    loads: dict[str, list[float | None]] = {}
     seen: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         case, result = line["case"], line["result"]
         if case["kind"] == "A/A":
-            same.setdefault(f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}", Counter())[verdict_of(result)] += 1
+            condition = f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}"
+            same.setdefault(condition, Counter())[verdict_of(result)] += 1
+            loads.setdefault(condition, []).append(result.get("load"))
         elif case["kind"] == "power":
             seen.setdefault(f"{case['program']}, {case['effect']:.0%} within {case['budget']:.0f} s", []).append(result)
     judged = {kind: [line for line in lines if line["case"]["kind"] == kind] for kind in ("traps", "judged")}
@@ -343,7 +346,7 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "equal_programs": {
             "comparisons": total.total(),
             "called_different": sum(total[name] for name in ("faster", "slower", "changed")),
-            "by_condition": {name: dict(counts) for name, counts in same.items()},
+            "by_condition": {name: {**counts, "median_load": _median(loads[name])} for name, counts in same.items()},
             "median_excluded": _median(line["result"].get("excluded") for line in lines if line["case"]["kind"] == "A/A"),
         },
         "faster_programs": {
