@@ -234,7 +234,8 @@ def _compare(case: Case) -> dict[str, Any]:
     speed = receipt.speed
     step = statistics.median(receipt.before.step_seconds) if receipt.before.step_seconds else None
     timed = {"pairs": speed.pairs, "excluded": speed.excluded if speed.known else None} if speed is not None else {}
-    return {**timed, "step_seconds": step, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
+    runs = [[float(f"{seconds:.4g}") for seconds in side.step_seconds] for side in (receipt.before, receipt.after)]
+    return {**timed, "step_seconds": step, "runs": runs, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
 
 
 def _trap(case: Case) -> dict[str, Any]:
@@ -387,7 +388,9 @@ def main() -> None:
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=USUAL_CONDITIONS, help="Under which conditions.")
     parser.add_argument("--small", action="store_true", help="Two comparisons of each kind.")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench_receipts.jsonl", metavar="FILE")
-    parser.add_argument("--record", action="store_true", help="Write the result file from what is known, and run nothing.")
+    parser.add_argument(
+        "--record", action="store_true", help="Write the result file of the same name from what is known, and run nothing."
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
@@ -420,7 +423,7 @@ def main() -> None:
                 print(f"{case.name}: {result.get('verdict') or result.get('error') or result.get('timed')}", flush=True)
     print(json.dumps(summary(lines), indent=1))
     if asked.record:
-        save("bench_receipts", QUESTION, {"measured_on": lines[0].get("cores") if lines else None, **summary(lines)}, show=False)
+        save(asked.out.stem, QUESTION, {"measured_on": lines[0].get("cores") if lines else None, **summary(lines)}, show=False)
 
 
 if __name__ == "__main__":
