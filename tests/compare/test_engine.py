@@ -66,6 +66,8 @@ def test_two_scripts_are_compared_and_the_receipt_holds_again(tmp_path: Path) ->
 class PlayedSide:
     """A version whose runs are known: steps of `seconds`, in as many as are asked for."""
 
+    changes_packages = False
+
     def __init__(self, version: Version, seconds: dict[str, float], asked: list[dict[str, Any]]) -> None:
         self.version, self._seconds, self._asked = version, seconds, asked
 
@@ -115,10 +117,13 @@ def test_runs_are_short_enough_for_all_rounds(seconds: float, steps: range, monk
     assert set(timed) <= set(steps)
 
 
-@pytest.mark.parametrize(("changes", "forks"), [({}, True), ({"variables": ["OMP_NUM_THREADS"]}, False)])
-def test_a_program_that_sets_what_is_read_at_imports_is_timed_in_fresh_interpreters(
-    changes: dict[str, Any], forks: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "packages", "forks"), [({}, False, True), ({"variables": ["OMP_NUM_THREADS"]}, False, False), ({}, True, False)]
+)
+def test_programs_that_shared_imports_would_change_are_timed_in_fresh_interpreters(
+    changes: dict[str, Any], packages: bool, forks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(PlayedSide, "changes_packages", packages)
     comparisons, versions, asked = played(monkeypatch, old=0.05, new=0.05)
     original = PlayedSide.run
     monkeypatch.setattr(

@@ -179,8 +179,7 @@ class Comparisons:
         Returns the seconds of both versions to a first step.
         """
         fresh = first.ends[0] + second.ends[0]
-        versions = (self._side.version, side.version)
-        if self._judging is not None or not _can_fork(*versions) or first.variables or second.variables:
+        if self._judging is not None or not _can_fork(self._side, side) or first.variables or second.variables:
             self._starter = None
             return fresh
         try:
@@ -246,9 +245,11 @@ def _trained(run: Observed, name: str) -> Observed:
     return run
 
 
-def _can_fork(*versions: Version) -> bool:
-    """Whether runs may be forks of one process: if no version has another interpreter, environment or launcher."""
-    return not any(version.python or version.environment or version.launcher for version in versions)
+def _can_fork(*sides: Side) -> bool:
+    """Whether runs may be forks of one process: if no version has another interpreter, environment, launcher or installed package."""
+    versions = [side.version for side in sides]
+    others = any(version.python or version.environment or version.launcher for version in versions)
+    return not others and not any(side.changes_packages for side in sides)
 
 
 def _shared_modules(first: Observed, second: Observed) -> list[str]:

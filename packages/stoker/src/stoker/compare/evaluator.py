@@ -21,7 +21,7 @@ import msgspec
 
 from stoker.compare.checkpoint import code_in
 from stoker.compare.child import note_reads, received, run_in_sandbox, run_main, run_to_end, write_version
-from stoker.compare.observed import RunRequest, SeenSamples
+from stoker.compare.observed import INSTALLED, RunRequest, SeenSamples
 from stoker.errors import OptionError, TrainError
 from stoker.sandbox import Sandbox, enter, mirrored, original
 
@@ -133,8 +133,6 @@ def _hash(path: str) -> str:
 
 
 def _is_elsewhere(path: str) -> bool:
-    from stoker.compare.observer import INSTALLED
-
     foreign = (os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix), str(Path(__file__).parents[1]))
     return path.startswith((*ELSEWHERE, *(f"{folder}/" for folder in foreign))) or any(
         part in INSTALLED for part in Path(path).parts
