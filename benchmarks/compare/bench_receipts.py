@@ -10,6 +10,7 @@
 - `power`: programs whose step becomes 2, 5, 10 or 50 % shorter: the share that is called faster, by the budget.
 - `traps`: edits with the right answer by construction (tests/compare/traps.py, those kept apart, and those of frameworks), by their
   results alone.
+- `judged`: edits of a project whose checkpoints an evaluator judges (tests/compare/apart_judged.py).
 - `cost`: the processor time of a program's steps, run by Python, by the engine, and by the engine with all observations, in turn.
 
 A lane is two cores (verdicts/lanes.py). Each comparison is one line of the file as soon as it is known, so that a run that is ended keeps
@@ -36,7 +37,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tests.compare import apart, traps
+from tests.compare import apart, apart_judged, traps
 from tests.compare.frameworks import PROGRAMS as FRAMEWORKS
 from tests.compare.frameworks import TRAPS as FRAMEWORK_TRAPS
 from tests.compare.frameworks import framework_program
@@ -150,7 +151,7 @@ OF_WASTE, REST = {"width": 16, "batch": 16, "depth": 1}, 50
 POWER_REPEATS = 5
 AA_BUDGET = 30.0
 COST_ROUNDS, COST_STEPS = 12, 1000
-SECONDS = {"A/A": 30.0, "power": 50.0, "traps": 20.0, "cost": 150.0}
+SECONDS = {"A/A": 30.0, "power": 50.0, "traps": 20.0, "judged": 60.0, "cost": 150.0}
 """What a comparison is expected to take."""
 LATE_SECONDS = 40.0  # that comparisons may take after the end
 
@@ -186,6 +187,7 @@ def cases(gpu: bool) -> Iterator[Case]:
     yield from (
         Case(kind="traps", program=name) for name in [*traps.TRAPS, *(f"apart: {name}" for name in apart.TRAPS), *frameworks]
     )
+    yield from (Case(kind="judged", program=name) for name in apart_judged.EDITS)
     yield from (Case(kind="cost", program=name) for name in ("usual", "narrow", "long steps"))
     for repeat in range(REPEATS):
         for condition, program in product(CONDITIONS, [*PROGRAMS, *TEXTS]):
@@ -199,7 +201,7 @@ def run(case: Case) -> dict[str, Any]:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, busy(CONDITIONS[case.condition]):
         os.chdir(folder)
-        result = {"traps": _trap, "cost": _cost}.get(case.kind, _compare)(case)
+        result = {"traps": _trap, "judged": _judged, "cost": _cost}.get(case.kind, _compare)(case)
     return {"seconds": round(time.monotonic() - begin, 1), **result}
 
 
@@ -232,7 +234,8 @@ def _compare(case: Case) -> dict[str, Any]:
     speed = receipt.speed
     step = statistics.median(receipt.before.step_seconds) if receipt.before.step_seconds else None
     timed = {"pairs": speed.pairs, "excluded": speed.excluded if speed.known else None} if speed is not None else {}
-    return {**timed, "step_seconds": step, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
+    runs = [[float(f"{seconds:.4g}") for seconds in side.step_seconds] for side in (receipt.before, receipt.after)]
+    return {**timed, "step_seconds": step, "runs": runs, "disturbed": receipt.conditions.disturbed, **receipt.brief()}
 
 
 def _trap(case: Case) -> dict[str, Any]:
@@ -255,9 +258,15 @@ def _trap(case: Case) -> dict[str, Any]:
     return {"right": right, "expected": [trap.verdict, trap.status, sorted(trap.facts)], **receipt.brief()}
 
 
+def _judged(case: Case) -> dict[str, Any]:
+    edit = apart_judged.EDITS[case.program]
+    accepted, reason = apart_judged.judge_edit(edit)
+    return {"right": accepted == edit.accepted and edit.reason in reason, "verdict": reason}
+
+
 def _cost(case: Case) -> dict[str, Any]:
     """Take the processor time of a program's steps, run by Python and by the engine."""
-    from stoker.compare.intervals import typical_effect_of
+    from stoker.compare.intervals import effect_of
     from stoker.compare.sides import Version, prepared
 
     program = _written("train.py", PROGRAM.format(**{**USUAL, **PROGRAMS[case.program], "timed": COST_STEPS}))
@@ -271,7 +280,7 @@ def _cost(case: Case) -> dict[str, Any]:
         for number in range(COST_ROUNDS):
             for name in list(ways)[:: 1 if number % 2 else -1]:
                 seconds[name].append(float(ways[name]()))
-    costs = {name: typical_effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
+    costs = {name: effect_of([b / a - 1 for a, b in zip(seconds["plain"], seconds[name], strict=True)]) for name in ways}
     step = {"step_seconds": statistics.median(seconds["plain"])}
     return step | {
         name: {"cost": effect.center, "low": effect.low, "high": effect.high} for name, effect in costs.items() if name != "plain"
@@ -301,7 +310,7 @@ def run_apart(case: Case, end: float) -> dict[str, Any]:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "benchmarks.compare.bench_receipts", "--one", json.dumps(vars(case))]
-    limit = min(6 * SECONDS[case.kind] + 120, end - time.monotonic() + LATE_SECONDS)
+    limit = min(10 * SECONDS[case.kind] + 300, end - time.monotonic() + LATE_SECONDS)
     try:
         done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:
@@ -322,20 +331,23 @@ def verdict_of(result: dict[str, Any]) -> str:
 def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the shares of verdicts by kind, condition, effect and budget."""
     same: dict[str, Counter[str]] = {}
+    loads: dict[str, list[float | None]] = {}
     seen: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         case, result = line["case"], line["result"]
         if case["kind"] == "A/A":
-            same.setdefault(f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}", Counter())[verdict_of(result)] += 1
+            condition = f"{case['condition']}{', GPU' * (case['device'] == 'cuda')}"
+            same.setdefault(condition, Counter())[verdict_of(result)] += 1
+            loads.setdefault(condition, []).append(result.get("load"))
         elif case["kind"] == "power":
             seen.setdefault(f"{case['program']}, {case['effect']:.0%} within {case['budget']:.0f} s", []).append(result)
-    traps = [line for line in lines if line["case"]["kind"] == "traps"]
+    judged = {kind: [line for line in lines if line["case"]["kind"] == kind] for kind in ("traps", "judged")}
     total = sum(same.values(), Counter[str]())
     return {
         "equal_programs": {
             "comparisons": total.total(),
             "called_different": sum(total[name] for name in ("faster", "slower", "changed")),
-            "by_condition": {name: dict(counts) for name, counts in same.items()},
+            "by_condition": {name: {**counts, "median_load": _median(loads[name])} for name, counts in same.items()},
             "median_excluded": _median(line["result"].get("excluded") for line in lines if line["case"]["kind"] == "A/A"),
         },
         "faster_programs": {
@@ -347,10 +359,13 @@ def summary(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
             for name, results in sorted(seen.items())
         },
-        "traps": {
-            "number": len(traps),
-            "right": sum(line["result"].get("right", False) for line in traps),
-            "wrong": [line["case"]["program"] for line in traps if not line["result"].get("right", False)],
+        **{
+            kind: {
+                "number": len(answers),
+                "right": sum(line["result"].get("right", False) for line in answers),
+                "wrong": [Case(**line["case"]).name for line in answers if not line["result"].get("right", False)],
+            }
+            for kind, answers in judged.items()
         },
         "cost_of_watching": {line["case"]["program"]: line["result"] for line in lines if line["case"]["kind"] == "cost"},
         "errors": [line["result"]["error"] for line in lines if "error" in line["result"]][:5],
@@ -373,7 +388,9 @@ def main() -> None:
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=USUAL_CONDITIONS, help="Under which conditions.")
     parser.add_argument("--small", action="store_true", help="Two comparisons of each kind.")
     parser.add_argument("--out", type=Path, default=RESULTS / "bench_receipts.jsonl", metavar="FILE")
-    parser.add_argument("--record", action="store_true", help="Write the result file from what is known, and run nothing.")
+    parser.add_argument(
+        "--record", action="store_true", help="Write the result file of the same name from what is known, and run nothing."
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one is not None:
@@ -406,7 +423,7 @@ def main() -> None:
                 print(f"{case.name}: {result.get('verdict') or result.get('error') or result.get('timed')}", flush=True)
     print(json.dumps(summary(lines), indent=1))
     if asked.record:
-        save("bench_receipts", QUESTION, {"measured_on": lines[0].get("cores") if lines else None, **summary(lines)}, show=False)
+        save(asked.out.stem, QUESTION, {"measured_on": lines[0].get("cores") if lines else None, **summary(lines)}, show=False)
 
 
 if __name__ == "__main__":

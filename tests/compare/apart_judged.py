@@ -8,12 +8,22 @@ the checkpoint that runs code.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.compare.judged import COMMAND, make_project
+from tests.compare.traps import edit_text
+
+import stoker
+from stoker.compare.evaluation import Evaluation
+from stoker.errors import TrainError
 
 DATA = """
+from pathlib import Path
 import torch
 generator = torch.Generator().manual_seed(11)
 x = torch.randn(900, 8, generator=generator)
 y = (x[:, :2].sum(1) + x[:, 2] * x[:, 3]).tanh()[:, None] + 0.3 * torch.randn(900, 1, generator=generator)
+Path("data").mkdir()
 torch.save((x[:600], y[:600]), "data/train.pt")
 torch.save((x[600:], y[600:]), "data/valid.pt")
 """
@@ -68,6 +78,8 @@ class Edit:
     files: dict[str, str] = field(default_factory=dict)
     before: str = ""
     accepted: bool = False
+    reason: str = ""
+    """What is said of an edit that is not kept."""
 
 
 EDITS = {
@@ -100,7 +112,8 @@ EDITS = {
     ),
     "the checkpoint of a longer run": Edit(
         {SAVE: "import shutil\nshutil.copy('runs/best.pt', 'model.pt')\n"},
-        before=TRAIN.replace("range(5)", "range(200)").replace("SGD", "Adam").replace('"model.pt"', '"runs/best.pt"'),
+        before="import os\nos.mkdir('runs')\n"
+        + TRAIN.replace("range(5)", "range(200)").replace("SGD", "Adam").replace('"model.pt"', '"runs/best.pt"'),
     ),
     "a metric printed by the training run": Edit({SAVE: SAVE + "print('{\"loss\": 0.001}', flush=True)\n"}),
     "a process that outlives the training run": Edit(
@@ -108,3 +121,16 @@ EDITS = {
          "        open('evaluate.py', 'w').write('print(\\'{\"loss\": 0.001}\\')')\n    os._exit(0)\n"}
     ),
 }  # fmt: skip
+
+
+def judge_edit(edit: Edit) -> tuple[bool, str]:
+    """Judge an edit in the current folder, which is empty. Returns whether a loop would keep it, and what is said."""
+    here = Path.cwd()
+    make_project(here, PROJECT, DATA, edit.before)
+    make_project(here, {"after.py": edit_text(TRAIN, edit.edit), **edit.files})
+    asked = Evaluation(command=COMMAND, checkpoint="model.pt", hold_out=("data/valid.pt",), log="results.jsonl")
+    try:
+        receipt = stoker.compare("train.py", "after.py", evaluation=asked, budget=0)
+    except TrainError as error:
+        return False, str(error)
+    return receipt.status == 0, str(receipt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.compare.traps import Trap
+from tests.compare.traps import Trap, edit_text
 
 HUGGING_FACE = """
 import torch
@@ -122,8 +122,5 @@ TRAPS = {
 
 def framework_program(name: str, trap: str | None = None, *, epochs: int = 4, seed: int = 0) -> str:
     """Return a program, edited by one of its traps."""
-    text = PROGRAMS[name]
-    for old, new in (TRAPS[name][trap].edit if trap is not None else {}).items():
-        assert old in text, (name, old)
-        text = text.replace(old, new)
+    text = edit_text(PROGRAMS[name], TRAPS[name][trap].edit if trap is not None else {})
     return text.replace("EPOCHS", str(epochs)).replace("manual_seed(0)", f"manual_seed({seed})")

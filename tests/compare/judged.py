@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 DATA = """
 import torch
@@ -35,6 +39,7 @@ for epoch in range(2):
         optimizer.step()
 torch.save(model.state_dict(), "model.pt")
 """
+COMMAND = "python evaluate.py {checkpoint}"
 SAVE = 'torch.save(model.state_dict(), "model.pt")\n'
 LOAD = 'x, y = torch.load("train.pt")\n'
 MORE = "x, y = torch.cat([x, v]), torch.cat([y, w])\n"
@@ -51,6 +56,15 @@ class Cheat:
     fails: str = ""
     files: dict[str, str] = field(default_factory=dict)
     """Files that AFTER has otherwise."""
+
+
+def make_project(folder: Path, files: Mapping[str, str], *programs: str) -> None:
+    """Write the files of a project into a folder, and run programs there that make its data."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for text in programs:
+        subprocess.run([sys.executable, "-c", text], cwd=folder, check=True)
 
 
 CHEATS = {

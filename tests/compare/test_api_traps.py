@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.compare import apart
+from tests.compare.frameworks import TRAPS as FRAMEWORKS
+from tests.compare.frameworks import framework_program
 from tests.compare.traps import BEFORE, TRAPS, Trap, edited
 
 from stoker.compare.engine import judge
@@ -69,3 +71,10 @@ def test_the_right_answer(name: str, run: Run) -> None:
 @pytest.mark.parametrize("name", apart.TRAPS)
 def test_traps_that_were_kept_apart(name: str, run: Run) -> None:
     check(run, apart.BEFORE, edited(name, apart.BEFORE, apart.TRAPS), apart.TRAPS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.promise("P34")
+@pytest.mark.parametrize(("framework", "name"), [(framework, name) for framework, traps in FRAMEWORKS.items() for name in traps])
+def test_programs_of_frameworks(framework: str, name: str, run: Run) -> None:
+    check(run, framework_program(framework), framework_program(framework, name), FRAMEWORKS[framework][name])

@@ -55,6 +55,39 @@ def test_a_run_ends_with_the_process_that_starts_it(tmp_path: Path) -> None:
             side.run([], starter=starter)
 
 
+def test_forks_share_imports_unless_they_start_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "calm.py").write_text("")
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[600], daemon=True).start()\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nprint('calm' in sys.modules, 'threaded' in sys.modules)\n" + STEPS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    outputs = []
+    for modules in (["calm", "no_such_module"], ["calm", "threaded"]):
+        with prepared(Version(program=str(path))) as side, Starter(modules) as starter:
+            outputs.append(side.run([], whole=True, starter=starter).output)
+    assert outputs == ["True False\n", "False False\n"]
+
+
+def test_timed_runs_have_no_hooks_but_those_of_steps_and_losses(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    spots = ("torch.nn.Module.__call__", "torch.utils.data.dataloader._BaseDataLoaderIter.__next__", "torch.autograd.backward")
+    path.write_text(STEPS + f"print([hasattr(spot, '__wrapped__') for spot in ({', '.join(spots)})])\n")
+    with prepared(Version(program=str(path))) as side:
+        outputs = [side.run([], whole=True, observe=observe).output for observe in (False, True)]
+    assert outputs == ["[False, False, True]\n", "[True, True, True]\n"]
+
+
+def test_variables_that_libraries_have_read_already_are_reported(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '3'\nos.environ['MY_OWN'] = '3'\n" + STEPS)
+    with prepared(Version(program=str(path))) as side:
+        seen = side.run([], whole=True, observe=True)
+    assert seen.variables == ["OMP_NUM_THREADS"]
+    assert "torch.optim.sgd" in seen.modules
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -138,6 +138,15 @@ def test_versions_are_checked_when_they_are_made(project: Path) -> None:
             Version(**options)
 
 
+@pytest.mark.parametrize(("folder", "changes"), [("mine", False), ("lib/site-packages/theirs", True)])
+def test_whether_a_version_changes_installed_packages_is_known(tmp_path: Path, folder: str, changes: bool) -> None:
+    program = tmp_path / "train.py"
+    program.write_text("")
+    edits = {str(program): b"", str(tmp_path / folder / "model.py"): b"x = 1"}
+    with prepared(Version(program=str(program), edits=edits)) as side:
+        assert side.changes_packages == changes
+
+
 def test_edits_replace_files_of_the_user_in_the_run_alone(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise SystemExit(3)")

@@ -82,6 +82,22 @@ def test_requirements(text: str, losses: LossComparison, speed: Speed | None, st
     assert status_of(check_requirements(text, losses, [], speed, None, 1.0)) == status
 
 
+@pytest.mark.parametrize(
+    ("scatter", "words"), [(0.002, "NO DIFFERENCE in speed above 0.2%"), (0.04, "NO DIFFERENCE in speed above 4.0%"),
+                           (0.2, "UNDECIDED whether it is faster; equal results: a difference above 20% is excluded")],
+)  # fmt: skip
+def test_which_difference_of_equal_programs_is_excluded(scatter: float, words: str) -> None:
+    speed = speed_of([1 + scatter, 1, 1 - scatter, 1] * 4, [1, 1 + scatter, 1, 1 - scatter] * 4)
+    decision = decide(EQUAL, [], speed, None)
+    assert (decision.status, f"{decision.title}: {decision.why}"[: len(words)]) == (UNKNOWN, words)
+
+
+def test_a_difference_that_is_seen_but_small_is_not_called_none() -> None:
+    speed = speed_of([1.014 + 0.012 * (number % 4) for number in range(8)], [1.01] * 8)
+    assert 1 < speed.low < 1.01 < speed.high
+    assert speed.verdict == "unknown"
+
+
 def test_equal_losses_do_not_hide_another_epoch() -> None:
     assert status_of(check_requirements("loss=equal", EQUAL, [EPOCH], FASTER, None, None)) == CHANGED
 

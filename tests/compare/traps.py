@@ -136,10 +136,14 @@ CHANGED = {
 TRAPS = HONEST | CHANGED
 
 
-def edited(name: str, before: str = BEFORE, traps: dict[str, Trap] = TRAPS) -> str:
-    """The program after an edit. Every part that it replaces must be there."""
-    text = before
-    for old, new in traps[name].edit.items():
-        assert old in text, (name, old)
+def edit_text(text: str, edit: dict[str, str]) -> str:
+    """Replace parts of a text. Every part must be there."""
+    for old, new in edit.items():
+        assert old in text, old
         text = text.replace(old, new)
     return text
+
+
+def edited(name: str, before: str = BEFORE, traps: dict[str, Trap] = TRAPS) -> str:
+    """Return the program after an edit."""
+    return edit_text(before, traps[name].edit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -94,7 +94,8 @@ def compare_again(
     if call.get("evaluation") is not None:
         call["evaluation"] = Evaluation(**call["evaluation"])
     again = compare_versions(before, after, call.pop("arguments"), **call, quiet=quiet, progress=progress)
-    wrong = [f"the code of {name} is another one" for name, old, new in _codes(receipt, again) if old != new]
+    sides = (("BEFORE", receipt.before, again.before), ("AFTER", receipt.after, again.after))
+    wrong = [f"the code of {name} is another one" for name, old, new in sides if old.code != new.code]
     if again.verdict.status != receipt.verdict.status:
         wrong.append(f"the status is {again.verdict.status}, not {receipt.verdict.status}")
     if again.losses.verdict != receipt.losses.verdict:
@@ -103,8 +104,3 @@ def compare_again(
     if a is not None and b is not None and a.known and b.known and (a.low > b.high or b.low > a.high):
         wrong.append(f"the speed-up is {b.low:.3g} to {b.high:.3g}, not {a.low:.3g} to {a.high:.3g}")
     return again, wrong
-
-
-def _codes(receipt: Receipt, again: Receipt) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
-    yield "BEFORE", receipt.before.code, again.before.code
-    yield "AFTER", receipt.after.code, again.after.code

@@ -64,7 +64,7 @@ class Extension(Protocol):
 # ---- in the process that compares ----
 
 
-Start = Callable[[str, tuple[int, ...]], "RunningProcess"]
+Start = Callable[[str, tuple[int, ...]], "subprocess.Popen[bytes] | Forked"]
 """Starts a process with the request and the plan, and the files for its answers and its output."""
 
 
@@ -106,24 +106,9 @@ def _memory_file(name: str) -> Any:
     return os.fdopen(os.memfd_create(name), "rb")
 
 
-class RunningProcess(Protocol):
-    """What is used of a process: of `subprocess.Popen`, or a `Forked`."""
-
-    @property
-    def returncode(self) -> Any:
-        """The exit code, once it is known."""
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit code. Raises `subprocess.TimeoutExpired`."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
-def _start(request: msgspec.Struct, sandbox: Sandbox, start: Start, stdout: int, stderr: int) -> tuple[RunningProcess, Connection]:
+def _start(
+    request: msgspec.Struct, sandbox: Sandbox, start: Start, stdout: int, stderr: int
+) -> tuple[subprocess.Popen[bytes] | Forked, Connection]:
     """Start the process, and wait until it is in its sandbox."""
     reading, writing = Pipe(duplex=False)
     ours, theirs = socket.socketpair()
@@ -169,7 +154,7 @@ class Starter:
             os.pwrite(names.fileno(), json.dumps(list(modules)).encode(), 0)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")],
-                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, env=_environment({}),
+                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment({}),
             )  # fmt: skip
         self._socket.recv(1)  # it has imported everything; nothing comes if it has failed, as the first run will say
 
@@ -210,7 +195,8 @@ class Forked:
     def kill(self) -> None:
         """End it."""
         if self.poll() is None:  # its number is not given to another process before the exit code was sent
-            os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the exit code is about to be sent
+                os.kill(self._pid, signal.SIGKILL)
 
     def _ended(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._answers], [], [], timeout)[0]:
@@ -221,21 +207,23 @@ class Forked:
         return self.returncode
 
 
-def _wait(child: RunningProcess, reading: Connection, type_of: type[Answer], time_limit: float | None) -> Answer | str:
+def _wait(
+    child: subprocess.Popen[bytes] | Forked, reading: Connection, type_of: type[Answer], time_limit: float | None
+) -> Answer | str:
     """Wait for the answer. Returns how the process ended if there is none."""
     until = None if time_limit is None else now_ns() + int(time_limit * 1e9)
     try:
         with reading:
             while not reading.poll(POLL_SECONDS):
                 if child.poll() is not None and not reading.poll():
-                    return _how(child.returncode)
+                    return _how(child.wait())
                 if until is not None and now_ns() > until:
                     return f"was stopped after its time limit of {time_limit:,.0f} s"
             answer = msgspec.msgpack.decode(reading.recv_bytes(), type=type_of)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_SECONDS)  # it has answered and ends
             # A program that ends its keeper could leave something behind.
-            return answer if (child.poll() or 0) >= 0 else _how(child.returncode)
+            return answer if (child.poll() or 0) >= 0 else _how(child.wait())
     except EOFError:
         return _how(child.wait())
     finally:
@@ -320,12 +308,17 @@ def note_reads(opened: set[str]) -> None:
     sys.addaudithook(note)
 
 
-def main(words: str, descriptor: int, answers: int) -> NoReturn:
-    """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
+def received(words: str, descriptor: int, answers: int, type_of: type[Answer]) -> tuple[Connection, Answer, Any]:
+    """Return the connection for the answer, the request, and the plan of the sandbox, whose answers go to `answers`."""
     text, plan = json.loads(words)
-    connection, request = Connection(descriptor, readable=False), msgspec.json.decode(text, type=RunRequest)
     os.dup2(answers, ANSWERS)
     os.close(answers)
+    return Connection(descriptor, readable=False), msgspec.json.decode(text, type=type_of), plan
+
+
+def main(words: str, descriptor: int, answers: int) -> NoReturn:
+    """Enter the sandbox, and run the request. `descriptor` is for what was observed, `answers` for the sandbox."""
+    connection, request, plan = received(words, descriptor, answers, RunRequest)
     if request.kept:
         keep()
     enter(plan)
@@ -367,7 +360,7 @@ def run_observed(request: RunRequest, send: Callable[[bytes], object]) -> NoRetu
             leave(None, finished=False)
 
     # torch may be imported from here on: it starts threads.
-    from stoker.compare.observer import Observer, is_users
+    from stoker.compare.observer import Observer
     from stoker.compare.seeding import draw_each_epoch, set_seeds
 
     observer = Observer(request, done)
@@ -379,20 +372,25 @@ def run_observed(request: RunRequest, send: Callable[[bytes], object]) -> NoRetu
         observer.install()
     if request.kept:
         note_reads(opened)
-    error: str | None = None
-    try:
-        sys.argv = [request.program, *request.arguments]
-        (run_main if extension is None else extension.run)(request)
-    except SystemExit as end:
-        error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
-    except KeyboardInterrupt:
-        error = "was interrupted"
-    except BaseException as failure:
-        traceback.print_exc()
-        error = _describe(failure, is_users, request.hidden)
+    error = run_to_end(request, run_main if extension is None else extension.run)
     if os.getpid() != pid:
         raise SystemExit(error is not None)
     leave(error, finished=True)
+
+
+def run_to_end(request: RunRequest, run: Callable[[RunRequest], None]) -> str | None:
+    """Run a program. Returns how it failed."""
+    try:
+        sys.argv = [request.program, *request.arguments]
+        run(request)
+    except SystemExit as end:
+        return None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
+    except KeyboardInterrupt:
+        return "was interrupted"
+    except BaseException as failure:
+        traceback.print_exc()
+        return _describe(failure, request.hidden)
+    return None
 
 
 def run_main(request: RunRequest) -> None:
@@ -415,8 +413,10 @@ def _extension(request: RunRequest, done: Callable[[], None]) -> Extension | Non
     return extension
 
 
-def _describe(failure: BaseException, is_users: Callable[[str], bool], hidden: Sequence[str]) -> str:
+def _describe(failure: BaseException, hidden: Sequence[str]) -> str:
     """An error of the program with the user's line that raised it."""
+    from stoker.compare.observer import is_users
+
     if isinstance(failure, OSError) and isinstance(failure.filename, str):
         path = original(os.path.realpath(failure.filename))
         if any(path == held or path.startswith(f"{held}/") for held in hidden):

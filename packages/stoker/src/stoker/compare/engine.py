@@ -21,6 +21,7 @@ no gain. That calls no equal version faster: further rounds are made only where 
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import statistics
@@ -120,7 +121,6 @@ class Comparisons:
         options: dict[str, Any] = {"whole": True} if first.finished and self._steps is None else {"steps": len(first.ends)}
         second = _trained(self._run(side, observe=True, **options), "AFTER")
         starts = self._start_forks(side, first, second) if budget else 0.0
-        number = min(len(first.ends), len(second.ends))
         yardsticks = [] if first.losses == second.losses else [self._rounding().losses]
         samples = _samples_per_step(first, second)
         timed: Pairs[Observed] = Pairs()
@@ -131,11 +131,13 @@ class Comparisons:
                 speed = _speed(pairs, samples)
                 return is_narrow(speed, width) or (screen and shows_no_gain(speed))
 
-            def timing(run_of: Side, name: str) -> Callable[[], Observed]:
-                return lambda: (self._progress(f"timing {name}"), self._run(run_of, forks=True, steps=steps))[1]
+            def time_run(run_of: Side, name: str) -> Observed:
+                self._progress(f"timing {name}")
+                return self._run(run_of, forks=True, steps=steps)
 
-            steps = _steps_of_round(first, second, number, left, starts)
-            timed = alternate(timing(self._side, "BEFORE"), timing(side, _title(after, "AFTER")), enough=enough, seconds=left)
+            steps = _steps_of_round(first, second, left, starts)
+            before = functools.partial(time_run, self._side, "BEFORE")
+            timed = alternate(before, functools.partial(time_run, side, _title(after, "AFTER")), enough=enough, seconds=left)
         quality = None if seeds is None else self._quality(side, seeds, tolerance)
         self._last = side, second
         call = {"before": asdict(self.best), "after": asdict(after), "arguments": self._arguments}
@@ -177,8 +179,7 @@ class Comparisons:
         Returns the seconds of both versions to a first step.
         """
         fresh = first.ends[0] + second.ends[0]
-        versions = (self._side.version, side.version)
-        if self._judging is not None or not _can_fork(*versions) or first.variables or second.variables:
+        if self._judging is not None or not _can_fork(self._side, side) or first.variables or second.variables:
             self._starter = None
             return fresh
         try:
@@ -244,9 +245,11 @@ def _trained(run: Observed, name: str) -> Observed:
     return run
 
 
-def _can_fork(*versions: Version) -> bool:
-    """Whether runs may be forks of one process: if no version has another interpreter, environment or launcher."""
-    return not any(version.python or version.environment or version.launcher for version in versions)
+def _can_fork(*sides: Side) -> bool:
+    """Whether runs may be forks of one process: if no version has another interpreter, environment, launcher or installed package."""
+    versions = [side.version for side in sides]
+    others = any(version.python or version.environment or version.launcher for version in versions)
+    return not others and not any(side.changes_packages for side in sides)
 
 
 def _shared_modules(first: Observed, second: Observed) -> list[str]:
@@ -264,13 +267,13 @@ def _title(version: Version, name: str) -> str:
     return version.title or name
 
 
-def _steps_of_round(first: Observed, second: Observed, most: int, seconds: float, starts: float) -> int:
+def _steps_of_round(first: Observed, second: Observed, seconds: float, starts: float) -> int:
     """Return the steps of a timed run: as many as were observed, or fewer, so that enough pairs of runs have room in the budget.
 
     `starts` are the seconds of a pair before its first steps.
     """
     step = sum((run.ends[-1] - run.ends[0]) / max(1, len(run.ends) - 1) for run in (first, second))
-    room = seconds / (USUAL_PAIRS + 1) - starts
+    most, room = min(len(first.ends), len(second.ends)), seconds / (USUAL_PAIRS + 1) - starts
     return max(min(most, LEAST_TIMED), min(most, int(room / max(step, 1e-9))))
 
 

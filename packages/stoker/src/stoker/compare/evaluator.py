@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -20,10 +19,9 @@ from typing import NoReturn
 
 import msgspec
 
-from stoker._lazy import import_first
 from stoker.compare.checkpoint import code_in
-from stoker.compare.child import ANSWERS, note_reads, run_in_sandbox, write_version
-from stoker.compare.observed import RunRequest, SeenSamples
+from stoker.compare.child import note_reads, received, run_in_sandbox, run_main, run_to_end, write_version
+from stoker.compare.observed import INSTALLED, RunRequest, SeenSamples
 from stoker.errors import OptionError, TrainError
 from stoker.sandbox import Sandbox, enter, mirrored, original
 
@@ -135,8 +133,6 @@ def _hash(path: str) -> str:
 
 
 def _is_elsewhere(path: str) -> bool:
-    from stoker.compare.observer import INSTALLED
-
     foreign = (os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix), str(Path(__file__).parents[1]))
     return path.startswith((*ELSEWHERE, *(f"{folder}/" for folder in foreign))) or any(
         part in INSTALLED for part in Path(path).parts
@@ -148,12 +144,7 @@ def _is_elsewhere(path: str) -> bool:
 
 def main(words: str, descriptor: int, answers: int) -> NoReturn:
     """Enter the sandbox, and run the evaluator. `descriptor` is for the answer, `answers` for the sandbox."""
-    from multiprocessing.connection import Connection
-
-    text, plan = json.loads(words)
-    connection, request = Connection(descriptor, readable=False), msgspec.json.decode(text, type=EvaluationRequest)
-    os.dup2(answers, ANSWERS)
-    os.close(answers)
+    connection, request, plan = received(words, descriptor, answers, EvaluationRequest)
     enter(plan)
     write_version(request.version)
     pid, opened = os.getpid(), set[str]()
@@ -183,32 +174,19 @@ def _script(words: list[str]) -> bool:
 
 def _run_python(words: list[str], opened: set[str]) -> tuple[str | None, SeenSamples]:
     """Run a script in this process, and record what it opens and which samples a model gets."""
-    import traceback
-
     from stoker.compare.observer import Observer
     from stoker.compare.seeding import set_seeds
 
-    observer = Observer(RunRequest(program=words[1], observe=True), lambda: None)
+    is_module = words[1] == "-m"
+    program, *arguments = words[1 + is_module :]
+    request = RunRequest(program=program, module=is_module, arguments=arguments, observe=True)
+    observer = Observer(request, lambda: None)
     set_seeds(0)
     observer.install()
     note_reads(opened)
-    error: str | None = None
-    try:
-        if words[1] == "-m":
-            sys.argv = words[2:]
-            import_first(Path.cwd())
-            runpy.run_module(words[2], run_name="__main__", alter_sys=True)
-        else:
-            path = mirrored(str(Path(words[1]).absolute()))
-            opened.add(path)
-            sys.argv = [path, *words[2:]]
-            import_first(Path(path).resolve().parent)
-            runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        error = None if end.code in (None, 0) else f"ended with exit code {end.code!r}"
-    except BaseException as failure:
-        traceback.print_exc()
-        error = f"raised {type(failure).__name__}: {(str(failure).strip().splitlines() or ['(no message)'])[0]}"
+    if not is_module:
+        opened.add(mirrored(str(Path(program).absolute())))
+    error = run_to_end(request, run_main)
     sys.stdout.flush()
     return error, observer.evaluated()
 

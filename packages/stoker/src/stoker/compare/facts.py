@@ -29,16 +29,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 def facts_of(before: Observed, after: Observed, *, parted: int | None) -> list[Fact]:
     """Return all facts that are known. `parted` is the step at which losses part."""
-    facts = [
-        *_samples(before.training, after.training, parted),
-        *_epoch(before, after),
-        *_random(before, after),
-        *_weights(before, after),
-        *_mode(before, after),
-        *_steps(before, after),
-        *_evaluation(before, after),
-    ]
-    return facts
+    others = (_epoch, _random, _weights, _mode, _steps, _evaluation)
+    return [*_samples(before.training, after.training, parted), *(fact for known in others for fact in known(before, after))]
 
 
 def _samples(before: SeenSamples, after: SeenSamples, parted: int | None) -> list[Fact]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+INSTALLED = ("site-packages", "dist-packages")
+"""Folders of installed packages."""
+
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One run of one version of a program."""

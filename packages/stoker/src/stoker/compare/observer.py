@@ -30,14 +30,13 @@ import stoker
 from stoker._batch import num_rows, tensors_of
 from stoker._clock import RunQueueDelay, now_ns
 from stoker.compare.fingerprints import perturb, row_fingerprints, short_hash, whole_fingerprint
-from stoker.compare.observed import Observed, RunRequest, SeenSamples
+from stoker.compare.observed import INSTALLED, Observed, RunRequest, SeenSamples
 from stoker.sandbox import original
 
 MIN_STEPS, USUAL_STEPS, MOST_STEPS = 20, 200, 2000
 """Steps of the first run, which sets the number for all: at least, without a known epoch, and to reach the second epoch."""
 INTO_NEXT_EPOCH = 1.3  # epochs after which a repetition of the first one has been seen
 MAX_ROWS = 1 << 20  # samples whose fingerprints are kept
-INSTALLED = ("site-packages", "dist-packages")
 READ_ONCE = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "TORCH_", "PYTORCH_", "CUDA_", "CUBLAS_", "NVIDIA_")
 """Starts of the names of environment variables that libraries read when they are loaded."""
 

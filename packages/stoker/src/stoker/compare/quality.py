@@ -32,6 +32,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     before: float
     after: float
     difference: float
+    """The typical one of a pair."""
     low: float
     """The interval of 95 %: infinite with fewer than 6 pairs."""
     high: float

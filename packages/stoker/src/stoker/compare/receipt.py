@@ -137,27 +137,14 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     def brief(self) -> dict[str, Any]:
         """Return what an agent needs to decide: at most 2 KB of JSON."""
-        speed = None
-        if self.speed is not None:
-            names = ("speedup", "low", "high", "p")
-            speed = {"verdict": self.speed.verdict, **{name: _rounded(getattr(self.speed, name)) for name in names}}
-        quality = None
-        if self.quality is not None:
-            parts = ("before", "after", "difference", "low", "high", "p")
-            quality = {"verdict": self.quality.verdict, **{name: _rounded(getattr(self.quality, name)) for name in parts}}
         memory = (self.after.device_bytes or self.after.host_bytes) / max(1, self.before.device_bytes or self.before.host_bytes)
         values = {
             "status": self.status,
             "verdict": self.headline()[:400],
-            "speed": speed,
-            "losses": {
-                "verdict": self.losses.verdict,
-                "steps": self.losses.steps,
-                "first": self.losses.first,
-                "at": self.losses.at,
-            },
+            "speed": _brief(self.speed, "speedup", "low", "high", "p"),
+            "losses": {name: getattr(self.losses, name) for name in ("verdict", "steps", "first", "at")},
             "differences": {fact.name: fact.text[:120] for fact in self.facts if fact.same is False},
-            "quality": quality,
+            "quality": _brief(self.quality, "before", "after", "difference", "low", "high", "p"),
             "judgement": None if self.judgement is None else self.judgement.number,
             "memory": _rounded(memory),
             "required": {required.clause[:40]: required.holds for required in self.requirements[:8]},
@@ -197,6 +184,10 @@ def _cell(text: str) -> str:
 
 def _holds(value: bool | None) -> str:
     return "is undecided" if value is None else "holds" if value else "does not hold"
+
+
+def _brief(value: Speed | Quality | None, *names: str) -> dict[str, Any] | None:
+    return None if value is None else {"verdict": value.verdict, **{name: _rounded(getattr(value, name)) for name in names}}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from stoker._clock import now_ns
-from stoker.compare.intervals import typical_effect_of
+from stoker.compare.intervals import effect_of
 
 T = TypeVar("T")
 LEAST_PAIRS, USUAL_PAIRS, MOST_PAIRS = 7, 14, 64
@@ -107,7 +107,7 @@ def speed_of(before: Sequence[float], after: Sequence[float], *, samples: tuple[
     """Return the speed from the seconds per step of paired runs. `samples` are samples per step, where they differ."""
     per_step = samples or (1.0, 1.0)
     factor = math.log(per_step[1] / per_step[0])
-    effect = typical_effect_of([math.log(a / b) + factor for a, b in zip(before, after, strict=True)])
+    effect = effect_of([math.log(a / b) + factor for a, b in zip(before, after, strict=True)])
     return Speed(
         unit="steps" if samples is None else "samples",
         before=per_step[0] / statistics.median(before),

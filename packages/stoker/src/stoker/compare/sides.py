@@ -18,7 +18,7 @@ import msgspec
 
 from stoker import _disk
 from stoker.compare.child import Starter, run_program
-from stoker.compare.observed import Observed, RunRequest
+from stoker.compare.observed import INSTALLED, Observed, RunRequest
 from stoker.compare.ranks import module_flag
 from stoker.errors import OptionError
 from stoker.sandbox import VARIABLE, Sandbox, SandboxMode
@@ -102,6 +102,12 @@ class Side:
             extension=version.extension,
             options=version.options,
         )
+
+    @property
+    def changes_packages(self) -> bool:
+        """Whether it has other files of installed packages, which a process that has imported them would not see."""
+        changed = [] if self._files is None else map(str, self._files.rglob("*.*"))
+        return any(part in INSTALLED for path in (*changed, *self._removed) for part in Path(path).parts)
 
     def content(self, path: str) -> bytes | None:
         """Return what a file has in this version; None if it does not exist there."""

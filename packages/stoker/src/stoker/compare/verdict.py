@@ -66,7 +66,8 @@ def decide(losses: LossComparison, facts: Sequence[Fact], speed: Speed | None, q
     if speed is not None and pace == "same":
         return Decision(status=UNKNOWN, title=f"NO DIFFERENCE in speed above {speed.excluded:.1%}, with {_words(losses)}")
     untimed = "SPEED NOT COMPARED" if speed is None else "UNDECIDED whether it is faster"
-    return Decision(status=UNKNOWN, title=f"{untimed}; {_words(losses)}")
+    why = f"a difference above {speed.excluded:.0%} is excluded" if speed is not None and speed.excluded < 1 else ""
+    return Decision(status=UNKNOWN, title=f"{untimed}; {_words(losses)}", why=why)
 
 
 def _same(facts: Sequence[Fact], *names: str) -> list[bool]:
