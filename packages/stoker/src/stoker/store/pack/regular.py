@@ -240,8 +240,7 @@ class StepRules:
         if others and self._options.missing != "ffill":
             raise IntegerGapsError(
                 f"{where}, which column {others[0].name!r} cannot store as {others[0].dtype}. "
-                "Choose a float type with dtype=, pass missing='ffill', or Time(regular=False).",
-                parameter="regular",
+                "Choose a float type with dtype=, pass missing='ffill', or Time(regular=False)."
             )
 
 
