@@ -72,11 +72,12 @@ def test_shortening_counts_what_is_left_out() -> None:
 def advice_without_argument(source: str) -> list[int]:
     """The lines of errors that advise a value of `stoker.pack`, such as Csv(encoding=), but do not have the field `parameter`."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    errors = [call for call in calls if ast.unparse(call.func).endswith(("Error", ".invalid"))]
+    names = {kind.__name__ for kind in KINDS} | {"BadError"}
+    raised = [call for call in calls if (name := ast.unparse(call.func)) in names or name.endswith(".invalid")]
     advises = re.compile(r"\b(?:Csv|Files|Resources|Time)\(\w+=")
     return [
         call.lineno
-        for call in errors
+        for call in raised
         if advises.search(ast.unparse(call)) and not {"parameter", None} & {word.arg for word in call.keywords}
     ]
 

@@ -1,6 +1,6 @@
 """`python -m stoker` and the command `stoker`. Signals are handled before the first large import."""
 
-import _signal  # type: ignore[import-not-found]  # `signal` imports others, in which Ctrl-C would be a traceback
+import _signal  # type: ignore[import-not-found]  # the module `signal` imports others, in which Ctrl-C would be a traceback
 import sys
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:

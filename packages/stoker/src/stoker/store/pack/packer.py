@@ -223,7 +223,7 @@ class Packer:
                     journal = None  # its rows have other types
                 except IntegerGapsError as error:
                     if self._is_widened:
-                        raise BadValueError(str(error)) from None
+                        raise BadValueError(str(error), parameter="missing") from None
                     self._widen()
                     journal = None
 

@@ -345,7 +345,7 @@ class PackTasks:
                 yield
         except IntegerGapsError as error:
             if self._tasks.widened:
-                raise BadValueError(str(error)) from None
+                raise BadValueError(str(error), parameter="missing") from None
             raise TypesChangedError from None
 
     def _runs(self, results: list[ReadResult], tables: list[dict[str, Array]]) -> list[ReadableRun]:
