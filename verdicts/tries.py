@@ -40,7 +40,7 @@ from stoker.diagnose.experiments.table import FIXES
 from stoker.diagnose.finding import Finding
 from stoker.diagnose.measurements import Advice
 from stoker.diagnose.rule import conclude
-from stoker.diagnose.trials import ALSO, try_advice
+from stoker.diagnose.trials import try_advice
 from verdicts.lanes import make_lanes, side_by_side, usable_cores
 from verdicts.measure import ROOT
 from verdicts.needs import can_run, data_for
@@ -70,8 +70,6 @@ DEVELOPED = (
     "everyday-autocast-blocks", "everyday-table-regression", "host-transformer", "mixed-optimizer-compute", "mixed-optimizer-data",
 )  # fmt: skip
 """All but the first twelve were held out first: docs/journal.md has what they showed then, and what was changed for it."""
-NOT_ADVISED = {name for names in ALSO.values() for name in names}
-"""Fixes that `--try` lists only if they help; they are not advice, so they do not count."""
 CLEAR = 1.10
 """A gain from which on a prediction is more than "about the same"."""
 SURE = 1.2
@@ -106,7 +104,7 @@ def judged_again(finding: Finding) -> Finding:
 
 def row_of(program: Program, finding: Finding) -> Row:
     """What is kept of a finding."""
-    tries = [step for step in finding.next if step.name in FIXES and step.name not in NOT_ADVISED and step.tried is not None]
+    tries = [step for step in finding.next if step.name in FIXES and step.tried is not None]
     tried = [step for step in tries if step.tried is not None and step.tried.error is None]
     now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
     return {

@@ -29,7 +29,6 @@ def test_what_is_not_predicted_is_not_a_success() -> None:
         step("feed", 2.0, 2.0, 1.9, 2.1),
         step("threads", None, 3.0, 1.0, 3.5),
         step("compile", None, 0.9),
-        step("sdpa", None, 1.5),  # listed because it helped, not advised
         step("host", 2.0, None),  # advice that no fix can try
         msgspec.structs.replace(step("graph", 2.0, None), tried=failed),
     ]
