@@ -39,6 +39,6 @@ def sites_of(folder: Path, text: str, **modules: str) -> EditSites:
 def is_unwatched() -> bool:
     """Whether torch is as before."""
     return all(
-        one.__module__.startswith("torch") and not hasattr(one, "__wrapped__")
-        for one in (torch.nn.Module.__init__, torch.utils.data.DataLoader.__init__)
+        constructor.__module__.startswith("torch") and not hasattr(constructor, "__wrapped__")
+        for constructor in (torch.nn.Module.__init__, torch.utils.data.DataLoader.__init__)
     )

@@ -39,7 +39,7 @@ def names(measured: Measurements) -> list[str]:
 
 def rounds(*medians: float) -> Stretch:
     """Windows of six steps each."""
-    return Stretch(seconds=[one * MS for one in medians for _ in range(6)], pieces=[6] * len(medians))
+    return Stretch(seconds=[milliseconds * MS for milliseconds in medians for _ in range(6)], pieces=[6] * len(medians))
 
 
 def switched_on(now: Stretch, then: Stretch) -> WhatIf:

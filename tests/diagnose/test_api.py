@@ -45,7 +45,7 @@ def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
     assert measured.loader.dataset == "Rows"
     assert measured.loader.place is not None
     assert (measured.loader.place.file, measured.loader.place.line) == ("train.py", 20)
-    assert {one.place.function for one in measured.blames["next"]} >= {"Rows.__getitem__"}
+    assert {blame.place.function for blame in measured.blames["next"]} >= {"Rows.__getitem__"}
     assert measured.work is not None
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}, "nothing was written where the user is"
 
@@ -55,7 +55,7 @@ def test_worker_processes(run: Run) -> None:
     assert measured.loader.workers == 2
     assert measured.loader_alone is not None
     assert max(measured.loader_alone.seconds) > 0
-    assert [one.place.function for one in measured.loader.functions][:1] == ["Rows.__getitem__"]
+    assert [blame.place.function for blame in measured.loader.functions][:1] == ["Rows.__getitem__"]
 
 
 ZIPPED = """

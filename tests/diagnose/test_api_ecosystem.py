@@ -70,7 +70,7 @@ def test_trainers_of_others_with_validation_and_checkpoints(
     assert measured.optimizer == name
     assert measured.framework == ("transformers" if text is ecosystem.TRAINER else "lightning")
     assert measured.cached is not None
-    assert [one[: len(LEAK)] for one in answer.correctness] == wrong
+    assert [sentence[: len(LEAK)] for sentence in answer.correctness] == wrong
     assert files_in(tmp_path) == {"train.py"}
 
 

@@ -133,7 +133,7 @@ def test_what_is_wrong_is_reported_beside_speed(clock: Clock, first: int, wrong:
     x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     batches, valid = DataLoader(x[:60], batch_size=5, shuffle=True), DataLoader(x[first:], batch_size=5)  # type: ignore[arg-type]
     finding = diagnose_step(train_step, batches, valid_batches=valid)
-    assert [one.split(":")[0] for one in finding.correctness] == wrong
+    assert [sentence.split(":")[0] for sentence in finding.correctness] == wrong
 
 
 def test_losses_that_are_non_finite_values_are_reported(clock: Clock) -> None:

@@ -189,7 +189,7 @@ def train(sources: Sources, batches: Any, *, line: int = 1) -> None:
 
 
 def wrong(sources: Sources) -> list[str]:
-    return [one.split(":")[0] for one in find_faults(sources, [], seconds=20)]
+    return [sentence.split(":")[0] for sentence in find_faults(sources, [], seconds=20)]
 
 
 LEAK = "validation data seen in training"

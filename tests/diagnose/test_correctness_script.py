@@ -29,7 +29,7 @@ def wrong_with(program: Path, *words: str) -> list[str]:
     finding = api.diagnose_script(program, words, quiet=True, pace=0.05)
     wrong = finding.correctness
     assert finding.as_dict()["correctness"] == wrong
-    assert all(one in text(finding) for one in wrong)
+    assert all(sentence in text(finding) for sentence in wrong)
     return wrong
 
 

@@ -74,7 +74,7 @@ def test_a_removal_comes_before_launches_that_are_not_far_more(left: float, verd
     assert rank(captured)[0].verdict == "launch", "without launches, steps were measured, too"
 
 
-def test_what_is_uploaded_while_a_batch_is_made_is_no_loading() -> None:
+def test_what_is_uploaded_while_a_batch_is_made_is_a_transfer() -> None:
     """A generator that gathers for 4 ms and uploads for 5: without it, both are gone."""
     times = {"cached": 1.0, "copies": 5.0, "everything": 1.0, "device": 0.9}
     gathers = on_gpu(10.0, **times, loader=Loader(kind="generator", on_gpu=True))
@@ -113,7 +113,7 @@ def test_an_optimizer_comes_before_a_waste_if_more_of_it_can_be_saved() -> None:
 @pytest.mark.parametrize(
     ("threads", "fewer", "verdict"), [(2, 0.8, "compute"), (2, 0.4, "oversubscribed"), (4, 0.8, "oversubscribed")]
 )
-def test_threads_with_a_core_each_are_a_waste_only_if_fewer_are_far_faster(threads: int, fewer: float, verdict: str) -> None:
+def test_threads_with_a_core_each_are_a_waste_if_fewer_are_far_faster(threads: int, fewer: float, verdict: str) -> None:
     """Two hyperthreads of a core are hardly faster than one, and a container may have fewer cores than it sees."""
     machine = msgspec.structs.replace(TWO_CORES, threads=threads)
     measured = on_cpu(machine=machine, fewer_threads={str(threads): 10 * MS, "1": 10 * MS * fewer})

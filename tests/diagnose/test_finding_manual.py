@@ -82,7 +82,7 @@ def test_every_cache_that_passes_is_reported() -> None:
 
 def test_every_option_and_exit_code_is_reported() -> None:
     part = PAGE.split("## The command\n")[1].split("\n## ")[0]
-    options = {one.opts[0] for one in command.params if isinstance(one, click.Option)}
+    options = {option.opts[0] for option in command.params if isinstance(option, click.Option)}
     assert set(re.findall(r"^\| `(-[-\w]+)", part, re.MULTILINE)) == options
     assert re.search(rf"^\| {NOTHING} \| no verdict can be given", part, re.MULTILINE)
 

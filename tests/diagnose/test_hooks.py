@@ -103,7 +103,7 @@ def test_each_phase_gets_its_own_time(listening: StepHooks, clock: Clock) -> Non
     assert listening.stepped
     assert by_name(listening) == {"next": 1, "prepare": 2, "forward": 7, "backward": 5, "optimizer": 7, "rest": 11}
     assert not listening.stepped
-    assert [float(one) for one in listening.losses] == [pytest.approx(float(net(torch.ones(1, 2)).detach()), abs=10)]
+    assert [float(loss) for loss in listening.losses] == [pytest.approx(float(net(torch.ones(1, 2)).detach()), abs=10)]
 
 
 @pytest.mark.parametrize("same_batch", [True, False])
@@ -213,7 +213,7 @@ def test_a_watched_model_is_copied_and_saved_as_if_it_were_not(listening: StepHo
     torch.save(net, saved)
     for other in (copy.deepcopy(net), torch.load(io.BytesIO(saved.getvalue()), weights_only=False)):
         assert torch.equal(other(torch.ones(1, 2)), net(torch.ones(1, 2)))
-        assert not any(isinstance(one, BeforeForward) for one in other._forward_pre_hooks.values())
+        assert not any(isinstance(hook, BeforeForward) for hook in other._forward_pre_hooks.values())
 
 
 @pytest.mark.promise("P18")

@@ -309,7 +309,7 @@ def test_rows_of_embeddings_with_a_dense_gradient_are_counted(sparse: bool) -> N
 
 
 def times_called(profile: torch.profiler.profile, name: str) -> int:
-    return sum(one.count for one in profile.key_averages() if one.key == name)
+    return sum(event.count for event in profile.key_averages() if event.key == name)
 
 
 @pytest.fixture

@@ -214,7 +214,7 @@ def test_a_model_is_compiled_where_it_gets_a_name(form: str, tmp_path: Path) -> 
 def test_names_are_those_of_advice() -> None:
     assert {*EDITS, *KEYWORDS} - {"gather"} <= set(ADVICE)
     assert set(EXACT) | set(ROUNDING) <= {*EDITS, *KEYWORDS, *SWITCHES}
-    assert [tolerance_of(one) for one in ("pinned", "fused", "tf32")] == [0.0, 1e-3, 5e-2]
+    assert [tolerance_of(name) for name in ("pinned", "fused", "tf32")] == [0.0, 1e-3, 5e-2]
 
 
 # ---- what is offered ----

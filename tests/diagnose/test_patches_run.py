@@ -98,7 +98,7 @@ def test_the_lines_of_a_module_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     )
     (tmp_path / "kit" / "rows.py").write_text(ROWS)
     sites = find_sites(Version(program="kit.train", module=True), [], quiet=True)
-    assert [Path(one).relative_to(tmp_path).as_posix() for one in sites.files] == ["kit/rows.py", "kit/train.py"]
+    assert [Path(file).relative_to(tmp_path).as_posix() for file in sites.files] == ["kit/rows.py", "kit/train.py"]
     program = EditableProgram(sites=sites, values={})
     changed = {change.file for name in ("fused", "gather") for change in changes_of(name, program)}
     assert changed == {str(tmp_path / "kit" / "train.py")}

@@ -44,7 +44,7 @@ def test_time_goes_to_the_line_that_runs_by_phase(monkeypatch: pytest.MonkeyPatc
     sampler.sample(None)
     blames = sampler.blames()
     assert list(blames) == ["next"]
-    assert [one.share for one in blames["next"]] == [0.75, 0.25]
+    assert [blame.share for blame in blames["next"]] == [0.75, 0.25]
     assert blames["next"][0].place.function == "test_time_goes_to_the_line_that_runs_by_phase"
 
 
@@ -81,7 +81,7 @@ def test_a_timer_of_the_programs_own_is_not_touched(free_timer: None) -> None:
     signal.signal(signal.SIGALRM, own)
     with Sampler():
         assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
-        assert any(one.name == "stoker-sampler" for one in threading.enumerate())
+        assert any(thread.name == "stoker-sampler" for thread in threading.enumerate())
     assert signal.getsignal(signal.SIGALRM) is own
 
 

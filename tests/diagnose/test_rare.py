@@ -415,7 +415,7 @@ def test_rare_steps_and_time_between_epochs_both_count() -> None:
     upload = RareSteps(share=0.4, every=25, seconds=0.1, others=0.01, phase="rest", alone=True, place=UPLOAD)
     valid = RareSteps(share=0.3, every=30, seconds=0.1, others=0.01, between_epochs=True, place=CALLED)
     both = on_cpu(rare=upload, also_rare=valid)
-    causes = {one.verdict: one.share for one in conclude(both).causes}
+    causes = {cause.verdict: cause.share for cause in conclude(both).causes}
     assert causes["host"] == pytest.approx(0.7, abs=0.01)
     assert sum(causes.values()) == pytest.approx(1.0, abs=0.02)
     assert [step.name for step in conclude(both).next] == ["rare", "rare"]

@@ -169,7 +169,7 @@ def test_without_a_loop_nothing_changes() -> None:
 
 def test_a_change_of_speed_between_pieces_does_not_count_as_spread() -> None:
     steps = [1.0, 1.01, 0.99, 1.0] * 4
-    both = Stretch(seconds=[*steps, *(1.5 * one for one in steps)], pieces=[16, 16])
+    both = Stretch(seconds=[*steps, *(1.5 * seconds for seconds in steps)], pieces=[16, 16])
     assert both.spread < 0.02
     assert Stretch(seconds=both.seconds).spread > 0.15  # where it is not known what was measured in a row
 

@@ -79,7 +79,7 @@ def test_every_text_of_a_finding_is_replaced_and_shown() -> None:
 def test_negative_control_without_escaping_payloads_are_markup() -> None:
     bare = make_environment().overlay(autoescape=False)
     some = PAYLOADS[::11]
-    broken = [one for one in some if Markup(render(with_texts(on_gpu(), one), title=one, environment=bare)).foreign]
+    broken = [payload for payload in some if Markup(render(with_texts(on_gpu(), payload), title=payload, environment=bare)).foreign]
     assert len(broken) > 0.7 * len(some)
 
 
@@ -91,7 +91,7 @@ def test_no_value_is_spared_from_escaping() -> None:
 def test_the_report_is_a_file(tmp_path: Path) -> None:
     path = write_report(with_texts(on_gpu(), "ü\ud800"), tmp_path / "why.html", title="train.py")
     assert path.read_text(encoding="utf-8") == render(with_texts(on_gpu(), "ü\ud800"), title="train.py")
-    assert [one.name for one in tmp_path.iterdir()] == ["why.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["why.html"]
 
 
 def test_a_path_that_is_invalid_is_refused(tmp_path: Path) -> None:

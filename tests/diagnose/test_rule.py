@@ -60,7 +60,7 @@ def test_fixes_are_predicted_from_steps_with_them_alone() -> None:
 
 def test_what_is_not_sure_is_reported_as_a_range() -> None:
     finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": changed(18.0, 12.0, spread=0.4)}))
-    step = next(one for one in finding.next if one.name == "fused")
+    step = next(advice for advice in finding.next if advice.name == "fused")
     assert step.predicted is None
     assert step.predicted_low is not None
     assert step.predicted_high is not None
@@ -71,14 +71,14 @@ def test_memory_lies_elsewhere_in_each_process_and_makes_a_wide_range() -> None:
     what_ifs = {"autocast": changed(9.8, 7.0)}
     moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
     assert conclude(moving).verdict == "memory"
-    steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
+    steps = [next(step for step in conclude(measured).next if step.name == "autocast") for measured in (moving, computing)]
     assert [wording.predicted(step) for step in steps] == ["1.39x (1.20-1.66)", "1.39x"]
 
 
 def test_a_step_that_waits_for_its_host_is_predicted_with_a_wide_range() -> None:
     held_up = on_gpu(30.0, cached=5.0, device=2.0)
     steady = on_gpu(30.0, cached=5.0, device=5.0)
-    steps = [next(one for one in conclude(one).next if one.name == "cached") for one in (held_up, steady)]
+    steps = [next(step for step in conclude(measured).next if step.name == "cached") for measured in (held_up, steady)]
     assert steps[0].predicted_low is not None
     assert steps[1].predicted_low is not None
     assert steps[0].predicted_low < 0.95 * 6.0 < steps[1].predicted_low
@@ -93,7 +93,7 @@ def test_a_faster_step_waits_for_workers_that_are_as_slow_as_before() -> None:
 
 def test_batches_gathered_at_once_are_predicted_from_a_measurement_window_of_their_own() -> None:
     measured = on_cpu(next=20.0)
-    feed = next(one for one in conclude(measured).next if one.name == "feed")
+    feed = next(step for step in conclude(measured).next if step.name == "feed")
     assert (feed.predicted, feed.predicted_low) == (None, None)
     assert feed.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
     finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": changed(10.6, 11.15)}))  # a little slower

@@ -24,13 +24,13 @@ def session_over(iterable: list[torch.Tensor] | Iterator[torch.Tensor]) -> Sessi
 
 
 def batches(number: int) -> list[torch.Tensor]:
-    return [torch.full((3,), float(one)) for one in range(number)]
+    return [torch.full((3,), float(value)) for value in range(number)]
 
 
 def test_a_pass_that_ends_is_begun_again() -> None:
     session = session_over(batches(5))
     session.cache_batches()
-    assert [int(one[0]) for one in session.batches] == [number % 5 for number in range(MAX_CACHED)]
+    assert [int(batch[0]) for batch in session.batches] == [number % 5 for number in range(MAX_CACHED)]
 
 
 def test_what_cannot_be_begun_again_is_not_used_up() -> None:

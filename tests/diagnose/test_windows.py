@@ -173,7 +173,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def test_what_is_known_is_told_from_the_warm_up_on(order: Any) -> None:
+def test_what_is_known_is_sent_from_the_warm_up_on(order: Any) -> None:
     """Next to a thread that holds the interpreter lock a step takes seconds: the time limit may come in the first windows."""
     assert order("cpu")[:5] == ["warm_up", "progress", "phases", "baseline", "progress"]
 

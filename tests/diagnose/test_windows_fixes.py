@@ -138,7 +138,7 @@ def test_batches_of_workers_are_those_of_the_loader_pass_after_pass(now: int, wo
         found = [next(batches)[0].tolist() for _ in range(5)]
     finally:
         batches.close()  # type: ignore[attr-defined]
-    once = [one[0].tolist() for one in loader]
+    once = [batch[0].tolist() for batch in loader]
     assert found == [*once, *once[:2]]
 
 

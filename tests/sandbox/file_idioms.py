@@ -396,7 +396,7 @@ def trees_of_files() -> Any:
     shutil.copytree("run", "copy")
     shutil.copytree("run", "links", symlinks=True, dirs_exist_ok=True)
     os.renames("copy/deep/best.pt", "other/place/best.pt")
-    found = sorted((one.name, one.is_dir(), one.is_file(), one.is_symlink()) for one in os.scandir("."))
+    found = sorted((entry.name, entry.is_dir(), entry.is_file(), entry.is_symlink()) for entry in os.scandir("."))
     return found, tree(), sorted(map(str, Path().rglob("*.pt"))), shutil.disk_usage("other").total > 0
 
 

@@ -24,7 +24,7 @@ from tests.sandbox.file_idioms import outcome
 from tests.sandbox.home import make_home, state
 from tests.sandbox.library_idioms import IDIOMS
 
-from stoker.sandbox import landlock, overlay, sandbox
+from stoker.sandbox import kernel, landlock, overlay, sandbox
 from stoker.sandbox.sandbox import Sandbox
 
 NOBODY = 65534
@@ -99,7 +99,7 @@ def become_user() -> None:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    ctypes.CDLL(None).prctl(overlay.PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
+    ctypes.CDLL(None).prctl(kernel.PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after the start of a program
 
 
 def run_each(homes: dict[str, Path]) -> dict[str, str]:

@@ -25,7 +25,7 @@ def run_ways(folder: Path, *ways: str) -> Found:
             above.chmod(0o755)  # so that another user can enter it
     one_thread = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
     command = [sys.executable, "-m", "tests.sandbox.idiom_runner", str(folder), *ways]
-    path = os.pathsep.join(str(Path(one).absolute()) for one in sys.path)
+    path = os.pathsep.join(str(Path(file).absolute()) for file in sys.path)
     variables = {**os.environ, **one_thread, "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=variables)
     assert done.returncode == 0, done.stderr

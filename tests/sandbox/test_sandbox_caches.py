@@ -102,8 +102,8 @@ def test_packages_may_write_beside_themselves() -> None:
     import numpy as np
 
     folders = cache_folders({}, "/nowhere")
-    assert any(Path(np.__file__).resolve().is_relative_to(one) for one in folders)
-    assert all(any(one.endswith(name) for one in folders) for name in IN_HOME)
+    assert any(Path(np.__file__).resolve().is_relative_to(folder) for folder in folders)
+    assert all(any(folder.endswith(name) for folder in folders) for name in IN_HOME)
 
 
 FEED = """

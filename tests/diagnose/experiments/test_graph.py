@@ -29,13 +29,13 @@ class Pretended:
         assert allow_unused_input
         assert not torch.is_autocast_cache_enabled()
         self.captured += 1
-        taken = [one for one in self.model.parameters() if one.requires_grad]
+        taken = [weight for weight in self.model.parameters() if weight.requires_grad]
         inputs = samples[: -len(taken)]
         assert all(one is other for one, other in zip(samples[len(inputs) :], taken, strict=True))  # they have taken the places
         for _ in range(3):
             outputs, form = tree_flatten(run(*samples))
-        static_outputs = [one.detach().clone() for one in outputs]
-        static_grads = [torch.empty_like(one) for one in samples]
+        static_outputs = [tensor.detach().clone() for tensor in outputs]
+        static_grads = [torch.empty_like(tensor) for tensor in samples]
         pretended = self
 
         class Replay(torch.autograd.Function):
@@ -48,17 +48,17 @@ class Pretended:
                 pretended.replayed += 1
                 for static in static_grads:  # the forward pass uses their memory, too
                     static.fill_(float("nan") if static.is_floating_point() else -1)
-                weights = [one for one in pretended.model.parameters() if one.requires_grad]
+                weights = [weight for weight in pretended.model.parameters() if weight.requires_grad]
                 with torch.enable_grad(), other_weights(pretended.model, weights) as swapped:
                     ctx.leaves = [*inputs, *swapped]
                     ctx.outputs = tree_flatten(run(*samples))[0]
                 for static, one in zip(static_outputs, ctx.outputs, strict=True):
                     static.copy_(one.detach())
-                return tuple(one.detach() for one in static_outputs)
+                return tuple(tensor.detach() for tensor in static_outputs)
 
             @staticmethod
             def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-                asked = [one for one in ctx.leaves if one.requires_grad]
+                asked = [weight for weight in ctx.leaves if weight.requires_grad]
                 found = iter(torch.autograd.grad(ctx.outputs, asked, grads, allow_unused=True))
                 back: list[torch.Tensor | None] = []
                 for static, leaf in zip(static_grads, ctx.leaves, strict=True):
@@ -126,7 +126,7 @@ def train(
         optimizer.zero_grad(set_to_none=to_none)
         for micro in range(micro_steps):
             args, kwargs = calls(step + micro)
-            moved = [one.to(device) for one in args]
+            moved = [tensor.to(device) for tensor in args]
             named = {key: one.to(device) if isinstance(one, torch.Tensor) else one for key, one in kwargs.items()}
             with torch.autocast(device, torch.bfloat16, enabled=bf16):
                 out = model(*moved, **named)
@@ -135,7 +135,7 @@ def train(
             loss.backward()
             kept.append(loss.detach())
         optimizer.step()
-    return [float(one) for one in kept]
+    return [float(loss) for loss in kept]
 
 
 STEPS = pytest.mark.parametrize(("micro_steps", "to_none"), [(1, True), (1, False), (3, True), (3, False)])

@@ -44,7 +44,7 @@ def test_float32_halves_weights_state_and_batches_and_gives_them_back(request: p
         return loss.detach()
 
     step(batch)
-    before = [one.detach().clone() for one in model.parameters()]
+    before = [weight.detach().clone() for weight in model.parameters()]
     fix = Float32()
     request.addfinalizer(fix.remove)
     [changed] = fix.on([model], optimizer, [batch])

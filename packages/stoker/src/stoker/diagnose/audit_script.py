@@ -22,7 +22,7 @@ import msgspec
 from stoker._progress import progress
 from stoker.audit import audit
 from stoker.audit.auditor import AuditReport
-from stoker.diagnose.child import Child, Request, describe, run_child, sandbox_for
+from stoker.diagnose.child import Answer, Child, Request, describe, run_child, sandbox_for
 from stoker.diagnose.correctness import joined, with_validation
 from stoker.diagnose.session import REAL, Plan, Session
 from stoker.errors import BatchError, OptionError, StokerError
@@ -46,12 +46,11 @@ class AuditRequest(Request, frozen=True, kw_only=True):
     shows_progress: bool = False
 
 
-class AuditAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class AuditAnswer(Answer, frozen=True, kw_only=True):
     """The report, or why there is none."""
 
     report: AuditReport | None = None
     num_others: int = 0  # loaders of validation data that it was compared with
-    error: str | None = None
 
 
 def audit_script(

@@ -2,8 +2,7 @@
 
 `run_child` starts a child in a sandbox with a `Request`, and waits for its `Answer`. In the child, `Child.run` runs the program as the
 main module, with its own arguments and folder, while the `Session` measures it. When enough is measured, the child sends its answer and
-exits at once: no more code of the program runs, and no checkpoint is written. `stoker gate` and the trials of fixes have subclasses of
-`Child`.
+exits at once: no more code of the program runs, and no checkpoint is written. `stoker audit` has a subclass of `Child`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import traceback
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import msgspec
 import psutil
@@ -37,7 +36,6 @@ from stoker.diagnose.rewriting import rewrite_imports, run_main
 from stoker.errors import OptionError, StokerError, TrainError
 from stoker.sandbox import Sandbox, refusal
 
-T = TypeVar("T", bound=msgspec.Struct)
 EXITED = "exited with code"
 POLL_SECONDS = 0.5  # how often to check that the child still runs
 ASKED_SECONDS = 5.0  # to answer after it was asked to end: to measure the rates of the machine takes 1.5 s
@@ -65,6 +63,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     repeat_without: str | None = None  # a fix with which the program failed before everything was measured that a verdict needs
     complete: bool = True  # False: what is known so far, in case native code ends the process in a later window
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it says more than that measuring has begun."""
+        return self.complete or self.measurements is not None
+
+
+T = TypeVar("T", bound=Answer)
 
 
 # ---- in the process that starts the child ----
@@ -125,7 +131,7 @@ def run_child(
         failed = True
         try:
             answer = _run_child(sandbox, request, answer_type, main, stderr.fileno(), time_limit)
-            failed = EXITED in (getattr(answer, "error", None) or "") or not getattr(answer, "complete", True)
+            failed = EXITED in (answer.error or "") or not answer.complete
             return answer
         finally:
             if failed:
@@ -146,15 +152,15 @@ def _run_child(
             waiting.until_answered()
         except KeyboardInterrupt:
             waiting.ask("was interrupted")
-            if waiting.answer is None or getattr(waiting.answer, "measurements", True) is None:
+            if waiting.answer is None or not waiting.answer.is_of_use:
                 raise  # nothing was measured yet
         finally:
             waiting.end_child()
     answer, code = waiting.answer, child.returncode
-    if answer is not None and getattr(answer, "complete", True):
+    if answer is not None and answer.complete:
         return answer
     how = waiting.stopped or (f"ended with code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}")
-    if answer is None or getattr(answer, "measurements", True) is None:
+    if answer is None or not answer.is_of_use:
         raise TrainError(f"{request.program} {how} before anything was measured.")
     return msgspec.structs.replace(answer, error=f"{request.program} {how} while it was measured")
 
@@ -187,7 +193,7 @@ class _Wait(Generic[T]):
 
     def end_child(self) -> None:
         """End the child unless it has ended."""
-        if self.answer is None or not getattr(self.answer, "complete", True):
+        if self.answer is None or not self.answer.complete:
             with contextlib.suppress(ProcessLookupError):
                 self._child.kill() if self.stopped else self._child.terminate()
         self._child.wait()
@@ -211,7 +217,7 @@ class _Wait(Generic[T]):
             return True
         if self._until_ns is None and self._time_limit is not None:
             self._until_ns = now_ns() + int(self._time_limit * 1e9)
-        return bool(getattr(self.answer, "complete", True))
+        return self.answer.complete
 
 
 # ---- in the child ----
@@ -220,7 +226,7 @@ class _Wait(Generic[T]):
 class Child:
     """One run of one program. Subclasses have another session, and override `_answer`."""
 
-    answer_type: type[Any] = Answer
+    answer_type: type[Answer] = Answer
     main_name = "__main__"  # `__name__` in the program
 
     def __init__(self, request: Request, connection: Connection) -> None:
@@ -325,7 +331,7 @@ class Child:
             )
         self._leave_with(answer)
 
-    def _answer(self, failure: str | None) -> msgspec.Struct:
+    def _answer(self, failure: str | None) -> Answer:
         """The measurements and the faults of the batches."""
         session, ranks = self.session, self.session.ranks
         found = session.recorder.of_rank(ranks.rank) if ranks is not None else None
@@ -345,7 +351,7 @@ class Child:
             measured = msgspec.structs.replace(measured, notes=notes)
         return Answer(measurements=measured, wrong=wrong)
 
-    def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
+    def _leave_with(self, answer: Answer) -> NoReturn:
         """Send the answer, and end this process and its workers. Exit functions run only if the program came to its own end."""
         # Not JSON: a loss may be NaN.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))

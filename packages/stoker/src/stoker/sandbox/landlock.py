@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stoker import _disk
-from stoker.sandbox import files, unreadable
+from stoker.sandbox import files, kernel, unreadable
 
 MIRROR = "STOKER_MIRROR"  # the environment variable with the folder of the mirror, for the program and all that it starts
 MAX_COPY = 4 << 20  # bytes of a file that is copied: sources, configurations, small tables; a larger one is linked
@@ -36,7 +36,6 @@ WRITE_FILE, READ_FILE, REFER, TRUNCATE = 1 << 1, 1 << 2, 1 << 13, 1 << 14
 WRITING = WRITE_FILE | sum(1 << bit for bit in range(4, 13)) | REFER | TRUNCATE  # bits 4 to 12: remove and make files of all kinds
 OF_FILES = WRITE_FILE | READ_FILE | TRUNCATE  # rights that a rule for a file, not a folder, may have
 NEEDED_ABI = 3  # the first version that can refuse to truncate a file
-PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_RET_ERRNO, SECCOMP_RET_ALLOW = 0x00050000, 0x7FFF0000
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # operations of a filter
 MACHINES = {
@@ -44,7 +43,6 @@ MACHINES = {
     "aarch64": (0xC00000B7, 277, (5, 6, 7, 14, 15, 16, 52, 53, 54, 55, 88, 452, 463, 466)),
 }
 """By machine: its name in a filter, the system call `seccomp`, and all calls that change modes, owners, times and attributes."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(scratch: Path, folders: Iterable[str], writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
@@ -52,7 +50,7 @@ def enter(scratch: Path, folders: Iterable[str], writable: Iterable[str], *, hid
 
     Files and folders of `hidden` cannot be read, and have no copy in the mirror. Raises `OSError` if the kernel does not permit this.
     """
-    if platform.machine() not in MACHINES or _call(CREATE_RULESET, None, 0, 1) < NEEDED_ABI:
+    if platform.machine() not in MACHINES or kernel.call("syscall", CREATE_RULESET, None, 0, 1) < NEEDED_ABI:
         raise OSError(errno.ENOSYS, "this kernel cannot forbid all changes of files")
     mirror = scratch / "mirror"
     make_mirror(mirror, sorted(folders), hidden=hidden)
@@ -153,8 +151,7 @@ def is_copyable(folder: str, place: str) -> bool:
 
 def _restrict(writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
     """Have the kernel refuse changes of files elsewhere, and reading what is hidden, for this process and all that it starts."""
-    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     rights = dict.fromkeys(writable, WRITING)
     if hidden:
         # A rule permits, and none forbids: so all is permitted except what is hidden.
@@ -162,7 +159,7 @@ def _restrict(writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
         for path in unreadable.readable_around(barred):
             rights[path] = rights.get(path, 0) | READ_FILE
     handled = ctypes.create_string_buffer(struct.pack("=Q", WRITING | (READ_FILE if hidden else 0)))
-    rules = _call(CREATE_RULESET, handled, 8, 0)
+    rules = kernel.call("syscall", CREATE_RULESET, handled, 8, 0)
     try:
         for path, right in rights.items():
             try:
@@ -171,10 +168,10 @@ def _restrict(writable: Iterable[str], *, hidden: Sequence[str] = ()) -> None:
                 continue
             try:
                 rule = ctypes.create_string_buffer(struct.pack("=Qi", right if os.path.isdir(path) else right & OF_FILES, opened))
-                _call(ADD_RULE, rules, 1, rule, 0)
+                kernel.call("syscall", ADD_RULE, rules, 1, rule, 0)
             finally:
                 os.close(opened)
-        _call(RESTRICT_SELF, rules, 0)
+        kernel.call("syscall", RESTRICT_SELF, rules, 0)
     finally:
         os.close(rules)
     _ignore_metadata()
@@ -187,11 +184,11 @@ def hide_other_processes() -> None:
     forbids that whatever it permits; this one permits all else. A kernel without Landlock forbids nothing more.
     """
     with contextlib.suppress(OSError):
-        rules = _call(CREATE_RULESET, ctypes.create_string_buffer(struct.pack("=Q", REFER)), 8, 0)
+        rules = kernel.call("syscall", CREATE_RULESET, ctypes.create_string_buffer(struct.pack("=Q", REFER)), 8, 0)
         root = os.open("/", os.O_PATH | os.O_CLOEXEC)
         try:
-            _call(ADD_RULE, rules, 1, ctypes.create_string_buffer(struct.pack("=Qi", REFER, root)), 0)
-            _call(RESTRICT_SELF, rules, 0)
+            kernel.call("syscall", ADD_RULE, rules, 1, ctypes.create_string_buffer(struct.pack("=Qi", REFER, root)), 0)
+            kernel.call("syscall", RESTRICT_SELF, rules, 0)
         finally:
             os.close(root)
             os.close(rules)
@@ -205,11 +202,4 @@ def _ignore_metadata() -> None:
         steps += [(EQUAL, 0, 1, number), (RETURN, 0, 0, SECCOMP_RET_ERRNO)]
     code = b"".join(struct.pack("=HBBI", *step) for step in [*steps, (RETURN, 0, 0, SECCOMP_RET_ALLOW)])
     buffer = ctypes.create_string_buffer(code)
-    _call(seccomp, 1, 0, struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
-
-
-def _call(number: int, *arguments: object) -> int:
-    result = int(_libc.syscall(number, *arguments))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
+    kernel.call("syscall", seccomp, 1, 0, struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))

@@ -7,7 +7,6 @@ namespace. Other users get one in which they keep their user id and gain no priv
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import functools
 import os
@@ -18,23 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from stoker import _disk
-from stoker.sandbox import files, landlock, unreadable
+from stoker.sandbox import files, kernel, landlock, unreadable
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
-LINUX_CAPABILITY_VERSION_3 = 0x20080522
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def mount_points() -> dict[str, bool]:
-    """Where file systems are mounted, and whether each is writable."""
-    found = {}
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        fields = line.split()
-        path = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        found[path] = "rw" in fields[5].split(",")
-    return found
 
 
 def enter(
@@ -53,7 +39,7 @@ def enter(
     """
     here, is_root = Path.cwd(), os.geteuid() == 0
     devices = {path: os.stat(path).st_dev for path in rules if os.path.exists(path)}
-    mounted = mount_points()
+    mounted = {mount.path for mount in kernel.mounts()}
     _enter_namespace(is_root=is_root)
     overlaid: dict[str, bool] = {}
     with contextlib.ExitStack() as opened:
@@ -65,11 +51,12 @@ def enter(
                 continue
             overlaid[path] = rules[path] and _mount_overlay(path, source, scratch / str(number), is_root=is_root)
             if not overlaid[path] and above:
-                _call("mount", os.fsencode(source), os.fsencode(path), None, MS_BIND | MS_REC, None)
+                kernel.call("mount", os.fsencode(source), os.fsencode(path), None, MS_BIND | MS_REC, None)
         _hide(scratch, hidden, private)
     os.chdir(here)
-    if not is_root:
-        _drop_capabilities()
+    if not is_root:  # the first process of a user namespace has all of them
+        kernel.keep_capabilities(0)
+        kernel.call("prctl", kernel.PR_SET_DUMPABLE, 1, 0, 0, 0)  # so that it can still read its own /proc/self
     elif confined:
         unreadable.drop_capabilities()
         landlock.hide_other_processes()
@@ -85,13 +72,13 @@ def _hide(scratch: Path, hidden: Sequence[str], private: Sequence[str]) -> None:
     if hidden:
         file, folder = files.make_blocked(scratch)
         for path in (*hidden, *(unreadable.raw_devices() if os.geteuid() == 0 else ())):
-            _call("mount", os.fsencode(folder if os.path.isdir(path) else file), os.fsencode(path), None, MS_BIND, None)
+            kernel.call("mount", os.fsencode(folder if os.path.isdir(path) else file), os.fsencode(path), None, MS_BIND, None)
     opened = []
     for number in range(len(private)):  # all before the first mount, which may hide the scratch folder
         files.make_temporary(scratch / f"private{number}")
         opened.append(os.open(scratch / f"private{number}", os.O_PATH | os.O_CLOEXEC))
     for path, descriptor in zip(private, opened, strict=True):
-        _call("mount", os.fsencode(f"/proc/self/fd/{descriptor}"), os.fsencode(path), None, MS_BIND, None)
+        kernel.call("mount", os.fsencode(f"/proc/self/fd/{descriptor}"), os.fsencode(path), None, MS_BIND, None)
         os.close(descriptor)
 
 
@@ -107,11 +94,11 @@ def innermost(path: str, folders: Mapping[str, object]) -> str | None:
 
 def _enter_namespace(*, is_root: bool) -> None:
     user, group = os.geteuid(), os.getegid()
-    _call("unshare", CLONE_NEWNS if is_root else CLONE_NEWNS | CLONE_NEWUSER)
+    kernel.call("unshare", CLONE_NEWNS if is_root else CLONE_NEWNS | CLONE_NEWUSER)
     if not is_root:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             files.write_to_kernel(Path("/proc/self", name), text)
-    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    kernel.call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
 
 
 def _open(path: str, opened: contextlib.ExitStack) -> str | None:
@@ -143,7 +130,7 @@ def _mount_overlay(path: str, source: str, folder: Path, *, is_root: bool) -> bo
 
 def _mounts(path: str, options: str) -> bool:
     try:
-        _call("mount", b"stoker", os.fsencode(path), b"overlay", 0, os.fsencode(options))
+        kernel.call("mount", b"stoker", os.fsencode(path), b"overlay", 0, os.fsencode(options))
     except OSError:
         return False
     return True
@@ -153,16 +140,9 @@ def _escaped(path: Path) -> str:
     return re.sub(r"([\\,:])", r"\\\1", str(path))
 
 
-def _drop_capabilities() -> None:
-    """Drop the capabilities that the first process of a user namespace has."""
-    header, none = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    _call("capset", header, none)
-    _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # so that the process can still read its own /proc/self
-
-
 def end_with_parent() -> None:
     """Have the kernel kill this process when its parent ends."""
-    _call("prctl", PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    kernel.call("prctl", kernel.PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def _move_between_views(devices: Mapping[str, int]) -> None:
@@ -173,8 +153,8 @@ def _move_between_views(devices: Mapping[str, int]) -> None:
 
     def device(path: Any) -> int:
         name = os.path.realpath(os.path.dirname(os.path.abspath(os.fsdecode(path))))
-        found = innermost(name, devices)
-        return devices[found] if found is not None else os.stat(name).st_dev
+        folder = innermost(name, devices)
+        return devices[folder] if folder is not None else os.stat(name).st_dev
 
     def copying(original: Callable[..., None], *, keeps: bool) -> Callable[..., None]:
         @functools.wraps(original)
@@ -196,9 +176,3 @@ def _move_between_views(devices: Mapping[str, int]) -> None:
         setattr(os, name, moved := copying(original, keeps=name == "link"))
         for kind in (os.supports_dir_fd, os.supports_follow_symlinks):
             kind |= {moved} if original in kind else set()
-
-
-def _call(name: str, *arguments: Any) -> None:
-    if getattr(_libc, name)(*arguments) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -36,7 +36,7 @@ import msgspec
 from stoker import _cache_files, _disk
 from stoker._clock import now_ns
 from stoker.errors import OptionError, TrainError
-from stoker.sandbox import files, landlock, overlay
+from stoker.sandbox import files, kernel, landlock, overlay
 from stoker.sandbox.unreadable import is_above, is_below, other_mounts
 
 SandboxMode = Literal["overlay", "landlock", "off"]
@@ -89,10 +89,10 @@ def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
     home = os.path.realpath(os.path.expanduser("~"))
     named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
     named |= {os.path.join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}
-    real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}
-    caches = {one for one in real if not is_below(home, one) and not is_below(here, one)}
+    real = {os.path.realpath(os.path.join(here, os.path.expanduser(path))) for path in named}
+    caches = {path for path in real if not is_below(home, path) and not is_below(here, path)}
     packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
-    return caches | {os.path.realpath(package) for package in packages} | {os.path.join(home, one) for one in IN_HOME}
+    return caches | {os.path.realpath(package) for package in packages} | {os.path.join(home, name) for name in IN_HOME}
 
 
 def _temporary() -> str:
@@ -144,7 +144,7 @@ class Sandbox:
     def _make_caches(self) -> None:
         """Create the caches that do not exist yet, as the program would: one created in an overlay would be discarded."""
         rare = IN_HOME[1 if importlib.util.find_spec("triton") is None else 2 :]
-        unlikely = {os.path.join(os.path.expanduser("~"), one) for one in rare} | {site.getusersitepackages()}
+        unlikely = {os.path.join(os.path.expanduser("~"), name) for name in rare} | {site.getusersitepackages()}
         for folder in sorted(self._caches - unlikely):
             with contextlib.suppress(OSError):
                 _cache_files.make_cache_folder(Path(folder))
@@ -161,9 +161,9 @@ class Sandbox:
             return None
         # TMPDIR may lie in a folder with other files, which cannot be protected then: /tmp is better where it has room.
         others = _other_places()
-        apart = [one for one in usable if not any(is_below(one, other) for other in others)]
+        apart = [candidate for candidate in usable if not any(is_below(candidate, other) for other in others)]
         room = min(shutil.disk_usage(usable[0]).free * 0.9, ENOUGH_SCRATCH)  # others write to the same disk meanwhile
-        place = next((one for one in apart if shutil.disk_usage(one).free >= room), usable[0])
+        place = next((candidate for candidate in apart if shutil.disk_usage(candidate).free >= room), usable[0])
         while True:
             folder = Path(place, f"{SCRATCH}{secrets.token_hex(8)}")
             _disk.disk.mkdir(folder, 0o700)
@@ -299,10 +299,10 @@ def _try_overlay(plan: SandboxPlan) -> None:
 
 def _other_places() -> dict[str, bool]:
     """Other folders of the disk that get an overlay, and whether each can be written to."""
-    found = {f"/{name}": True for name in os.listdir("/") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")}
-    found |= {path: writable for path, writable in overlay.mount_points().items() if path != "/"}
+    places = {f"/{name}": True for name in os.listdir("/") if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")}
+    places |= {mount.path: mount.writable for mount in kernel.mounts() if mount.path != "/"}
     apart = (*SYSTEM, _temporary(), *SCRATCH_PLACES)
-    return {path: writable for path, writable in found.items() if not any(is_below(path, one) for one in apart)}
+    return {path: writable for path, writable in places.items() if not any(is_below(path, place) for place in apart)}
 
 
 def _remove_leftovers() -> None:

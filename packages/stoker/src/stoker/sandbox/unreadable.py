@@ -10,42 +10,27 @@ searched for, because the kernel keeps no list of them.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
+
+from stoker.sandbox import kernel
 
 CAPABILITIES = (2, 16, 17, 19, 21, 27, 38, 39, 40)
 """What root would need to read files by their handle, to unmount, to look into other processes, or to read the disk itself:
 DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, MKNOD, PERFMON, BPF and CHECKPOINT_RESTORE."""
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
-LINUX_CAPABILITY_VERSION_3 = 0x20080522
 RAW = ("mem", "kmem", "port", "kcore")  # devices that show the memory of the machine
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def mounts() -> list[tuple[str, str, str]]:
-    """The device, the folder of it and the path of each mount, the innermost first."""
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    fields = [[_plain(field) for field in line.split()[2:5]] for line in lines]
-    return sorted(((device, root, path) for device, root, path in fields), key=lambda mount: -len(mount[2]))
-
-
-def _plain(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)
 
 
 def other_mounts(path: str) -> list[str]:
     """Return the paths at which a file or folder can be reached by another mount of its disk."""
-    every = mounts()
-    device, root, place = next(mount for mount in every if is_below(path, mount[2]))
-    inside = _joined(root, os.path.relpath(path, place))
+    mounts = kernel.mounts()
+    mine = max((mount for mount in mounts if is_below(path, mount.path)), key=lambda mount: len(mount.path))
+    inside = _joined(mine.root, os.path.relpath(path, mine.path))
     others = [
-        _joined(other_place, os.path.relpath(inside, other_root))
-        for other_device, other_root, other_place in every
-        if other_device == device and other_place != place and is_below(inside, other_root)
+        _joined(mount.path, os.path.relpath(inside, mount.root))
+        for mount in mounts
+        if mount.device == mine.device and mount.path != mine.path and is_below(inside, mount.root)
     ]
     return [other for other in others if os.path.exists(other) and os.path.samefile(other, path)]
 
@@ -66,12 +51,12 @@ def is_above(folder: str, unreadable: Iterable[str]) -> bool:
 
 def raw_devices() -> list[str]:
     """Return the devices by which root could read a disk or the memory past the kernel's checks."""
-    found = []
+    devices = []
     for entry in os.scandir("/dev"):
         state = entry.stat(follow_symlinks=False)
         if stat.S_ISBLK(state.st_mode) or (stat.S_ISCHR(state.st_mode) and entry.name in RAW):
-            found.append(entry.path)
-    return found
+            devices.append(entry.path)
+    return devices
 
 
 def readable_around(unreadable: Collection[str]) -> Iterator[str]:
@@ -93,21 +78,7 @@ def readable_around(unreadable: Collection[str]) -> Iterator[str]:
 
 def drop_capabilities() -> None:
     """Drop what root needs to undo a mount or to read a disk, for this process and all that it starts."""
-    if _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0:
-        raise _error("prctl")
+    kernel.call("prctl", kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     for capability in CAPABILITIES:
-        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
-            raise _error("prctl")
-    header, sets = (ctypes.c_uint32 * 2)(LINUX_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
-    if _libc.capget(header, sets) < 0:
-        raise _error("capget")
-    mask = sum(1 << capability for capability in CAPABILITIES)
-    for number in range(6):  # effective, permitted and inheritable of the first 32 capabilities, then of the others
-        sets[number] &= ~(mask >> 32 if number > 2 else mask) & 0xFFFFFFFF
-    if _libc.capset(header, sets) < 0:
-        raise _error("capset")
-
-
-def _error(name: str) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"{name}: {os.strerror(number)}")
+        kernel.call("prctl", kernel.PR_CAPBSET_DROP, capability, 0, 0, 0)
+    kernel.keep_capabilities(~sum(1 << capability for capability in CAPABILITIES))
