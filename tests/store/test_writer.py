@@ -185,6 +185,7 @@ MINE = ["0123456789abcdef.npy", "manifest.json.tmp", "work/journal", "work/run0.
 
 def make_foreign(folder: Path, lock: bytes | None = None, *, marked: bool = False) -> None:
     if marked:
+        folder.mkdir()
         make_work(folder)
     for name in MINE:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -217,6 +218,24 @@ def test_what_a_process_leaves_that_is_killed_at_its_begin_is_in_nobodys_way(tmp
     for name in left:
         (tmp_path / "out" / name).mkdir() if name.endswith("/") else (tmp_path / "out" / name).touch()
     assert len(pack(TABLE, tmp_path / "out", series="k")) == 2
+
+
+@pytest.mark.promise("P1")
+def test_a_process_that_is_stopped_twice_leaves_no_shards_without_their_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First at its commit, then when it has removed the work of the first time."""
+
+    def stop(*given: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    store = Store.from_arrays(x=np.arange(4.0))
+    for module, name in ((target, "commit_manifest"), (_disk, "write_file")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, stop)
+            with pytest.raises(KeyboardInterrupt):
+                store.save(tmp_path / "out")
+    assert store.save(tmp_path / "out").digest
 
 
 # Stores written as they are: every kind of column and width, all or nothing

@@ -46,6 +46,7 @@ _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may
 
 def make_work(folder: Path) -> None:
     """Make an empty, marked work folder in the folder of a store; files that grow belong there."""
+    remove_debris(folder)  # before the mark of an earlier process, which says who made the shards
     remove_work(folder)
     _disk.make_folder(folder / WORK_NAME)
     _disk.write_file(folder / WORK_NAME / MARK_NAME, b"a pack of Stoker\n")

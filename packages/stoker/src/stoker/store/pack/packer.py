@@ -59,7 +59,7 @@ from stoker.store.pack.values import Categories, HourPass, MissingIntegersError
 from stoker.store.pack.wide import wide_series
 from stoker.store.shards import ColumnMark, TextFile
 from stoker.store.store import Store, map_store
-from stoker.store.writer import make_work, new_store, remove_debris
+from stoker.store.writer import make_work, new_store
 
 JOURNAL_BYTES = 256 << 20  # at most about this much is done again after a kill
 _JOURNAL_NAME = "journal"
@@ -260,7 +260,6 @@ class Packer:
             with BackgroundWriter(options.working_bytes // 24) as writer:
                 state = self._restored_state(journal, writer) if journal is not None else None
                 if state is None:
-                    remove_debris(self._folder)
                     make_work(self._folder)
                     files = {name: TextFile.create(self._work / file) for name, file in category_files(self._plan).items()}
                     state = self._make_state(writer, files, runs=[])
