@@ -122,6 +122,7 @@ def test_metrics_see_only_what_counts() -> None:
 
     from stoker.train.fit import evaluate
     from stoker.train.metrics import as_metric
+    from stoker.train.stream import Stream
 
     task, batch = task_and_batch("horizon")
     assert not batch["target_mask"][batch["valid"]].all()
@@ -129,10 +130,9 @@ def test_metrics_see_only_what_counts() -> None:
     found = evaluate(
         trained,
         models.mae(task),
-        [batch],
+        Stream([batch]),
         metrics={"mae": as_metric("mae", MeanAbsoluteError())},
         context=nullcontext(),
-        place=lambda given: given,
     )
     errors = (trained(batch) - batch["a_target"][..., None]).abs()[batch["target_mask"]]
     assert found["mae"] == pytest.approx(errors.mean().item(), rel=1e-6)

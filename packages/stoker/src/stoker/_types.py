@@ -70,7 +70,7 @@ def converted(name: str, value: Any, kind: Any, *, of: str = "") -> Any:
         name: The option.
         value: What it was given.
         kind: Its type, such as `Annotated[int, Meta(ge=1)] | None`.
-        of: What the name of the option stands behind in the message, such as "Shuffle: ".
+        of: What comes before the name in the message, such as "Shuffle: ".
 
     Raises:
         OptionError: The value is of another type, or beyond its limits.

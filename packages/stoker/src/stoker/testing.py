@@ -342,7 +342,7 @@ def assert_no_future(
         Traceback (most recent call last):
         AssertionError: batch looks into the future: ...
     """
-    columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(one) for name, one in bars.items()}
+    columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(bar) for name, bar in bars.items()}
     lengths = {len(column) if column.ndim else 0 for column in columns.values()}
     if len(lengths) != 1 or max(lengths) < 2:
         raise OptionError(
@@ -360,7 +360,7 @@ def assert_no_future(
         raise OptionError(f"at has {cuts}; expected steps from 0 to {size - 2:,}, so that some come after each.", parameter="at")
 
     def run(given: Mapping[str, Array]) -> Content:
-        copies = {name: one.copy() for name, one in given.items()}  # a function may write into what it is given
+        copies = {name: column.copy() for name, column in given.items()}  # a function may write into what it is given
         return content_of(function(copies if isinstance(bars, Mapping) else copies["bars"]))
 
     whole = run(columns)
@@ -376,11 +376,11 @@ def assert_no_future(
     reacted = False
     for cut in cuts:
         for how in ("scaled", "permuted", "set to NaN"):
-            changed = {name: one if name in kept else _change_after(one, cut, how, rng) for name, one in columns.items()}
-            found = run(changed)
-            reacted |= found != whole
+            changed = {name: values if name in kept else _change_after(values, cut, how, rng) for name, values in columns.items()}
+            after = run(changed)
+            reacted |= after != whole
             for name, entry in whole.items():
-                rows = found[name].rows if name in found else []
+                rows = after[name].rows if name in after else []
                 for row in range(max(0, cut - horizon - first + 1)):
                     if row >= len(rows) or rows[row] != entry.rows[row]:
                         fail(
@@ -528,8 +528,8 @@ def difference(found: Content, expected: Content) -> str | None:
         other = found[name]
         if (other.kind, other.shape) != (entry.kind, entry.shape):
             return f"has {name} as {other.kind}{list(other.shape)}; expected {entry.kind}{list(entry.shape)}"
-        for row, (one, two) in enumerate(zip(other.rows, entry.rows, strict=True)):
-            if one != two:
+        for row, (came, wanted) in enumerate(zip(other.rows, entry.rows, strict=True)):
+            if came != wanted:
                 return f"differs in {name}" + (f", row {row:,}" if entry.shape else "")
     return None
 

@@ -69,9 +69,9 @@ def where(store: Store, of: AnyView | Subset | Split, expression: str) -> Subset
     )
 
 
-def _common(one: Runs, other: Runs) -> Runs:
+def _common(runs: Runs, other: Runs) -> Runs:
     """The numbers that are in both."""
-    bounds: Array = np.unique(np.concatenate([one.firsts, one.ends, other.firsts, other.ends]))
+    bounds: Array = np.unique(np.concatenate([runs.firsts, runs.ends, other.firsts, other.ends]))
     firsts, counts = bounds[:-1], np.diff(bounds)
 
     def holds(runs: Runs) -> Array:
@@ -81,5 +81,5 @@ def _common(one: Runs, other: Runs) -> Runs:
         )
         return inside
 
-    both = holds(one) & holds(other)
+    both = holds(runs) & holds(other)
     return Runs(firsts[both], counts[both])

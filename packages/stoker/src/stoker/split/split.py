@@ -335,7 +335,13 @@ def checked_fractions(fractions: Sequence[float]) -> list[float]:
 
 
 class Folds(tuple[Split, ...]):
-    """Splits into train and valid: `for train, valid in folds`."""
+    """Splits into train and valid: `for train, valid in folds`.
+
+    Example:
+        >>> store = stoker.Store.from_arrays(x=[np.arange(100.0)])
+        >>> [list(split.subsets) for split in stoker.split.purged(store, stoker.Windows(5), folds=2)]
+        [['train', 'valid'], ['train', 'valid']]
+    """
 
     __slots__ = ()
 

@@ -262,7 +262,7 @@ class Trainer:
         stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         identity: dict[str, Any] = {}
         checkpoints: CheckpointFolder | None = None
-        found: Checkpoint | None = None
+        newest: Checkpoint | None = None
         with contextlib.ExitStack() as stack:
             if self.folder is not None:
                 if not resume or not ((self.folder / NAME).exists() or (self.folder / CHECKPOINTS).is_dir()):
@@ -274,19 +274,19 @@ class Trainer:
                 stack.enter_context(checkpoints)
                 if resume:
                     state = self.ranks.first(partial(self._read_newest, checkpoints, identity, allow=allow, strict=strict))
-                    found = None if state is None else Checkpoint(**{**state, "path": Path(state["path"])})
-            for note in filter(None, (getattr(getattr(one, "subset", None), "note", "") for one in (train, valid))):
+                    newest = None if state is None else Checkpoint(**{**state, "path": Path(state["path"])})
+            for note in filter(None, (getattr(getattr(batches, "subset", None), "note", "") for batches in (train, valid))):
                 self._parts.say(note)
             self._rehearse(valid, stopping)
             stack.enter_context(kept_matmul_flags())
             if self.settings.execution.activation_checkpointing:
                 stack.enter_context(recomputed(self.model))
             engine = stack.enter_context(Engine(self._parts, stream, total_updates=total_updates))
-            if found is None and self.ranks.together:  # each rank draws random numbers of its own, which follow from the first's
+            if newest is None and self.ranks.together:  # each rank draws random numbers of its own, which follow from the first's
                 random = self.ranks.share(state_dict.capture())
                 if not self.ranks.is_first:
                     state_dict.derive(random, self.ranks.rank)
-            self._choose(engine, found, resume=resume, allow=allow)
+            self._choose(engine, newest, resume=resume, allow=allow)
             if self.setup.compile:
                 self._parts.say("compiling the model (this may take minutes) ...")
             work = engine.work(self.setup)
@@ -301,7 +301,7 @@ class Trainer:
                 stores = {name: fed.digest for name, fed in streams.items() if fed.digest is not None}
                 options = {**resuming.comparable(self._parts)["config"], "epochs": epochs, **self.settings.logging.config}
                 config, trials = {**options, "setup": asdict(self.setup)}, [asdict(trial) for trial in self.trials]
-                step = _logged_step(found) if resume else None
+                step = _logged_step(newest) if resume else None
                 runs.append(Run(folder, config=config, stores=stores, trials=trials, from_step=step))
                 keep_feed(folder, train)
 
@@ -334,8 +334,8 @@ class Trainer:
                 watch=watch,
                 keeps_best=self._restores_best and checkpoints is None,
             )
-            if found is not None:
-                fit.load(found.parts)
+            if newest is not None:
+                fit.load(newest.parts)
             stopped = fit.run()
             if checkpoints is not None:
                 checkpoints.wait()
@@ -501,23 +501,23 @@ class Trainer:
     def _watch(self, run: Run | None) -> Watch[Any]:
         """A watch on the updates of a fit, which keeps what it finds with the run."""
 
-        def found(slowdown: Slowdown) -> None:
+        def note(slowdown: Slowdown) -> None:
             self._parts.say(str(slowdown))
             if run is not None:
                 with contextlib.suppress(StokerError):  # as for a logger: it does not end the run
                     run.note_slowdown(slowdown)
 
-        return Watch(None, None, on_slowdown=found)
+        return Watch(None, None, on_slowdown=note)
 
     def _read_newest(
         self, checkpoints: CheckpointFolder, identity: Mapping[str, Any], *, allow: Collection[str], strict: bool
     ) -> dict[str, Any] | None:
         """The checkpoint to resume from, as plain values."""
-        found = checkpoints.latest(strict=strict)
-        if found is not None:
-            resuming.compare(self._parts, identity, found, allow=allow, strict=strict)
-            resuming.check(self._parts, found)
-            return {**vars(found), "path": str(found.path)}
+        newest = checkpoints.latest(strict=strict)
+        if newest is not None:
+            resuming.compare(self._parts, identity, newest, allow=allow, strict=strict)
+            resuming.check(self._parts, newest)
+            return {**vars(newest), "path": str(newest.path)}
         step = step_reached(read_record(self.folder)) if self.folder is not None and (self.folder / NAME).exists() else 0
         if step:  # to begin again would lose its log too
             raise CheckpointError(
@@ -541,11 +541,11 @@ class Trainer:
                 f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(names)}.", parameter="early_stopping"
             )
 
-    def _choose(self, engine: Engine, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
+    def _choose(self, engine: Engine, newest: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
         """How steps are computed. A resumed run computes them as before, as another setup gives other bits."""
 
         def choose() -> list[Any]:
-            known = self._known_setup(found, resume=resume, allow=allow)
+            known = self._known_setup(newest, resume=resume, allow=allow)
             setup, trials = (known, ()) if known is not None else engine.choose()
             return [asdict(setup), [asdict(trial) for trial in trials]]
 
@@ -557,11 +557,11 @@ class Trainer:
             self.trials = (*self.trials, Trial(name="graph", chosen=False, reason=reason))
             self._parts.say(str(self.trials[-1]))
 
-    def _known_setup(self, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
+    def _known_setup(self, newest: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
         """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; None for a new run."""
         asked = resuming.asked_setup(self._parts)
-        if found is not None:
-            where, setup = str(found.path), resuming.setup_of(self._parts, found)
+        if newest is not None:
+            where, setup = str(newest.path), resuming.setup_of(self._parts, newest)
         elif resume and self.folder is not None and (self.folder / NAME).exists():
             where, setup = str(self.folder), recorded_setup(self.folder)
             allowed = [name for name in allow if name.partition(".")[0] == "setup"]
@@ -590,9 +590,9 @@ class Trainer:
             )
 
 
-def _logged_step(found: Checkpoint | None) -> int:
+def _logged_step(newest: Checkpoint | None) -> int:
     """The last step whose numbers had been logged when a checkpoint was saved; those after it are logged again."""
-    if found is None:
+    if newest is None:
         return 0
-    taken = found.parts["fit"]["taken"]
-    return int(taken[0]["step"]) - 1 if taken else found.step
+    taken = newest.parts["fit"]["taken"]
+    return int(taken[0]["step"]) - 1 if taken else newest.step
