@@ -69,12 +69,14 @@ def read_column(name: str, source: Any) -> TableColumn:
     """Open one column."""
     module = type(source).__module__.partition(".")[0]
     if isinstance(source, Mapping) or hasattr(source, "columns") or hasattr(source, "column_names"):
-        raise OptionError(f"column {name!r} is a table ({type(source).__name__}); expected one column.")
+        raise OptionError(f"column {name!r} is a table ({type(source).__name__}); expected one column.", column=name)
     if module == "torch":
         try:
             source = source.detach().cpu().numpy()
         except TypeError:  # bfloat16
-            raise OptionError(f"column {name!r} is {source.dtype}, which NumPy does not have. Convert it to float32.") from None
+            raise OptionError(
+                f"column {name!r} is {source.dtype}, which NumPy does not have. Convert it to float32.", column=name
+            ) from None
     elif isinstance(source, range):
         source = np.arange(source.start, source.stop, source.step)
     elif module == "pandas":
@@ -87,7 +89,7 @@ def read_column(name: str, source: Any) -> TableColumn:
     if not isinstance(source, np.ndarray):
         return _from_arrow(name, source)
     if source.ndim != 1:
-        raise OptionError(f"column {name!r} has {source.ndim} axes, shape {source.shape}; expected one value per row.")
+        raise OptionError(f"column {name!r} has {source.ndim} axes, shape {source.shape}; expected one value per row.", column=name)
     plain = source.dtype.kind in _NUMBERS + TIMES and source.dtype.itemsize <= 8 and not isinstance(source, np.ma.MaskedArray)
     return TableColumn(name=name, parts=[source], kind=source.dtype) if plain else _from_arrow(name, _arrow_array(name, source))
 
@@ -113,7 +115,9 @@ def _from_arrow(name: str, source: Any) -> TableColumn:
         elif hasattr(source, "__array__"):
             return read_column(name, np.asarray(source))
         else:
-            raise OptionError(f"column {name!r} is a {type(source).__name__}; expected an array or a column of a table.")
+            raise OptionError(
+                f"column {name!r} is a {type(source).__name__}; expected an array or a column of a table.", column=name
+            )
     chunks, kind = ([source], source.type) if isinstance(source, pa.Array) else (source.chunks, source.type)
     if isinstance(kind, pa.BaseExtensionType):
         chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type

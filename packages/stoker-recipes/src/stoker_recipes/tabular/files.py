@@ -48,7 +48,7 @@ def read_table(source: Any, what: str) -> tuple[pa.Table, str]:
     except SourceInvalidError as error:
         raise BadValueError(f"{what} cannot be read: {_reason(source, error)}") from error
     except OptionError as error:
-        raise OptionError(f"{what} cannot be read: {error}") from None
+        raise OptionError(f"{what} cannot be read: {error}", path=error.path) from None
     table = table.drop_columns([name for name in table.column_names if re.fullmatch(INDEX, name)])
     if any(pa.types.is_string_view(kind) for kind in table.schema.types):  # of which Arrow cannot select rows
         fields = [field.with_type(pa.string()) if pa.types.is_string_view(field.type) else field for field in table.schema]
@@ -113,7 +113,8 @@ def key_column(
     check_names(table.column_names, what)
     if key not in table.column_names:
         raise OptionError(
-            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…"
+            f"{what} has no column {key!r}; it has {', '.join(map(repr, table.column_names))}. Name one of them: {option}=…",
+            column=key,
         )
     column = table[key].combine_chunks()
     column = column if isinstance(column, pa.Array) else (column.chunk(0) if column.num_chunks else pa.array([], column.type))

@@ -50,7 +50,7 @@ class Workspace:
         try:
             return dict(json.loads(path.read_bytes()))
         except FileNotFoundError:
-            raise OptionError(f"{self.folder} has no {path.relative_to(self.folder)}. Call {step}(...) first.") from None
+            raise OptionError(f"{self.folder} has no {path.relative_to(self.folder)}. Call {step}(...) first.", path=path) from None
         except ValueError as error:
             raise SourceInvalidError(f"{path} is damaged: {error}.") from error
 
@@ -58,7 +58,9 @@ class Workspace:
         """The parts of the target table, sorted by name."""
         paths = sorted(self.data("tgt").glob("part.*.parquet"))
         if not paths:
-            raise OptionError(f"{self.data('tgt')} has no part.*.parquet. Call mostlyai.engine.split(...) first.")
+            raise OptionError(
+                f"{self.data('tgt')} has no part.*.parquet. Call mostlyai.engine.split(...) first.", path=self.data("tgt")
+            )
         return paths
 
 

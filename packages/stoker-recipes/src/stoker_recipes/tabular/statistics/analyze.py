@@ -352,7 +352,8 @@ def _pandas(name: str) -> Any:
         return import_module("pandas")
     except ImportError:
         raise OptionError(
-            f"column {name!r} holds strings, which pandas parses as numbers or dates. Install pandas, or convert them."
+            f"column {name!r} holds strings, which pandas parses as numbers or dates. Install pandas, or convert them.",
+            column=name,
         ) from None
 
 
