@@ -1,8 +1,7 @@
 """Traps for the judge that were kept apart: a small project, and edits of which some are honest and some cheat.
 
-They were written before the judge decided anything. `accepted` is the right answer: whether a loop may keep the edit. Each takes
-minutes. Of the twelve, four were run when the judge was done, and were right: the better optimizer, both readers of validation data, and
-the checkpoint that runs code.
+They were written before the judge decided anything. `accepted` is the right answer: whether a loop may keep the edit. Each starts up to 26
+interpreters. The answers were right for all twelve; `reason` was added when they had run.
 """
 
 from __future__ import annotations
