@@ -203,6 +203,7 @@ def test_every_result_file_is_used_or_listed() -> None:
         "bench_packing",
         "bench_public",
         "bench_receipts",
+        "bench_receipts_busy",
         "bench_remote",
         "bench_restructure",
         "bench_tabular",
