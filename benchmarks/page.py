@@ -522,7 +522,7 @@ TABLES: dict[str, list[Row]] = {
             "The same on an H200, by Hugging Face Trainer, Lightning, Accelerate and plain loops; causes by ablation",
             "gpu_verdicts",
             lambda r: (
-                f"{r.get('by_kind', 'gpu', 'top_1')} of {r.get('by_kind', 'gpu', 'programs')}; kept apart and run once "
+                f"{r.get('by_kind', 'gpu', 'top_1')} of {r.get('by_kind', 'gpu', 'programs')}; kept apart, by the rule of today "
                 f"{r.get('by_kind', 'apart', 'top_1')} of {r.get('by_kind', 'apart', 'programs')}; verdict "
                 f"{short(r.get('seconds_to_the_verdict'), 2)} s after the first step, p90 "
                 f"{short(r.data['seconds_to_the_verdict']['p90'])} s"
