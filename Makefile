@@ -62,7 +62,7 @@ test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 # Environments of their own. The imports come first: without a library, its tests would be skipped. Pages are run with the libraries, too.
 test-originals: NEEDS := mostlyai.engine, mostlyai.qa, talib ## encoders against mostlyai-engine and TA-Lib, and quality with mostlyai-qa
 test-originals: TESTS := -m originals tests/recipes
-test-originals: PAGE := docs/recipes/tabular_quality.md
+test-originals: PAGE := docs/recipes/tabular.md docs/recipes/tabular_quality.md
 test-adapters: NEEDS := gluonts, neuralforecast, pytorch_forecasting, skorch ## adapters against the libraries they are for
 test-adapters: TESTS := -m 'slow or not slow' tests/integrations
 test-scale: NEEDS := moto, obstore, ray.train ## object storage, packs and training runs on several nodes, with real servers, agents and kills

@@ -39,7 +39,6 @@ RUNS_CODE = {
 }  # fmt: skip
 MAY_RUN = {
     "stoker/src/stoker/compare/child.py": {"runpy.run_path", "runpy.run_module"},
-    "stoker/src/stoker/compare/evaluator.py": {"runpy.run_path", "runpy.run_module"},
     "stoker/src/stoker/diagnose/rewriting.py": {"loader.exec_module", "super().exec_module"},
     "stoker/src/stoker/watch/script.py": {"loader.exec_module"},
     "stoker/src/stoker/experiment/models.py": {"spec.loader.exec_module"},

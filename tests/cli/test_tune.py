@@ -31,10 +31,10 @@ def test_a_batch_size_is_found_and_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(self: _Measure, size: int) -> tuple[float, int]:
-        self._make_step()(self._make_batch(size))  # a step of the trainer works with a batch of any size
+        self.make_step()(self.make_batch(size))  # a step of the trainer works with a batch of any size
         return 1.0 / min(size, 16) * size, 1000
 
-    monkeypatch.setattr(_Measure, "_in_child", measure)
+    monkeypatch.setattr(_Measure, "alone", measure)
     monkeypatch.setattr(_Measure, "rounds", lambda self, sizes: [[size / min(size, 16) for size in sizes]])
     main(["tune", "batch", "c.yaml", "--out", "tuned.yaml"])
     out, err = capsys.readouterr()

@@ -136,6 +136,20 @@ def test_programs_that_shared_imports_would_change_are_timed_in_fresh_interprete
     assert {run["starter"] is not None for run in asked if "observe" not in run} == {forks}
 
 
+def test_programs_whose_forks_cannot_use_the_gpu_are_timed_in_fresh_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    comparisons, versions, asked = played(monkeypatch, old=0.05, new=0.05)
+    original = PlayedSide.run
+
+    def run(side: PlayedSide, arguments: Any, **options: Any) -> Observed:
+        device = "cuda" if options.get("starter") is None else "cpu"
+        return msgspec.structs.replace(original(side, arguments, **options), device=device)
+
+    monkeypatch.setattr(PlayedSide, "run", run)
+    with comparisons:
+        comparisons.compare(versions["new"], budget=1.0)
+    assert [run["starter"] is not None for run in asked if "observe" not in run][:3] == [True, False, False], "the warm-up alone"
+
+
 METRIC = r"validation ([0-9.]+)"
 
 

@@ -28,6 +28,6 @@ def test_numbers_are_not_copied(given: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [{"a": [1]}, pd.DataFrame({"a": [1]}), np.zeros((2, 2)), {1, 2}])
-def test_what_is_no_column_is_refused(given: Any) -> None:
+def test_values_that_are_not_a_column_are_refused(given: Any) -> None:
     with pytest.raises(OptionError, match=r"column 'x' (is a|has 2 axes)"):
         read_column("x", given)

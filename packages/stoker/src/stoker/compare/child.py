@@ -150,12 +150,14 @@ class Starter:
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _memory_file("modules") as names:
-            os.pwrite(names.fileno(), json.dumps(list(modules)).encode(), 0)
+        with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")],
-                pass_fds=[theirs.fileno()], stdin=names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment({}),
+                [sys.executable, "-c", CODE.format(module="child", call=f"serve({theirs.fileno()})")], pass_fds=[theirs.fileno()],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment({}),
             )  # fmt: skip
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as names:  # a broken pipe: the first run will say why
+            names.write(json.dumps(list(modules)).encode())
         self._socket.recv(1)  # it has imported everything; nothing comes if it has failed, as the first run will say
 
     def __enter__(self) -> Self:
@@ -272,8 +274,8 @@ def serve(descriptor: int) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    os.write(descriptor, b"r")
     with socket.socket(fileno=descriptor) as requests:
+        requests.send(b"r")
         while True:
             words, files, _, _ = socket.recv_fds(requests, 1 << 20, 4)
             if not words:

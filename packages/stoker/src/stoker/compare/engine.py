@@ -188,6 +188,8 @@ class Comparisons:
             # Not timed: memory that all runs share is read for the first time.
             limit = LIMIT_FACTOR + 2 * fresh
             warm_up = self._side.run(self._arguments, steps=LEAST_STEPS, quiet=self._quiet, time_limit=limit, starter=self._starter)
+            if warm_up.device != first.device:
+                raise TrainError("a module that both programs import has started the GPU, so that forks cannot use it.")
             return 2 * warm_up.ends[0]
         except TrainError:  # what the forks have imported cannot be used in a fork
             self._starter = None
